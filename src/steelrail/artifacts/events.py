@@ -1,0 +1,101 @@
+"""The event stream: one schema for everything that happens on nodes. The bill is made from it.
+
+A rank is always in one category of time. ``enter`` says which from now on; ``step`` closes a stretch that began at
+``start`` and splits it. JSON lines, one file per rank and attempt,
+appended and never rewritten; a torn last line is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from steelrail.config.schema import Category
+
+Kind = Literal[
+    "enter",
+    "step",
+    "save",
+    "durable",
+    "restore",
+    "staged",
+    "check",
+    "heldout",
+    "note",
+    "attempt_start",
+    "attempt_end",
+    "end",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event. ``time`` is Unix seconds. ``data`` by kind:
+
+    - enter: ``category``
+    - step: ``step``, ``start`` (Unix s), ``seconds`` (category -> s; the rest is productive), ``tokens``
+    - save: ``step``, ``bytes``, ``stall_seconds``; durable: ``step``, ``where`` (nvme or store), ``bytes``, ``seconds``
+    - restore: ``step``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
+    - heldout: ``step``, ``loss``; note: ``text``
+    - attempt_start / attempt_end (supervisor only): see ``launch.supervise``
+    - end: ``exit_code``, ``reason``
+    """
+
+    time: float
+    kind: Kind
+    attempt: int
+    rank: int
+    host: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class EventWriter:
+    """Appends events to one file, a line each, flushed at once. Safe to share between threads."""
+
+    def __init__(self, path: Path, attempt: int, rank: int, host: str, clock: Callable[[], float]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+        self._attempt, self._rank, self._host, self._clock = attempt, rank, host, clock
+        self._lock = threading.Lock()
+
+    def write(self, kind: Kind, **data: Any) -> Event:
+        """Append one event that happens now."""
+        event = Event(self._clock(), kind, self._attempt, self._rank, self._host, data)
+        line = json.dumps(
+            {
+                "time": event.time,
+                "kind": kind,
+                "attempt": event.attempt,
+                "rank": event.rank,
+                "host": event.host,
+                **data,
+            },
+            separators=(",", ":"),
+        )
+        with self._lock:
+            self._file.write(line + "\n")
+            self._file.flush()
+        return event
+
+    def enter(self, category: Category) -> None:
+        """Say that this rank's time belongs to ``category`` from now on."""
+        self.write("enter", category=category)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of one file in order. A last line without its end (a killed writer) is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            fields = json.loads(line)
+            head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
+            yield Event(**head, data=fields)

@@ -1,0 +1,63 @@
+"""What training did: attempts, endings, the final checkpoint."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from steelrail.artifacts.files import Artifact, Provenance
+
+
+class Ending(StrEnum):
+    """Why an attempt stopped."""
+
+    DONE = "done"
+    PREEMPTION = "preemption"
+    WALLTIME = "walltime"
+    REQUEUED = "requeued"
+    NODE_FAILURE = "node_failure"
+    JOB_ERROR = "job_error"
+    STALLED = "stalled"
+    STOPPED = "stopped"
+    BUDGET = "budget"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+class Attempt(Artifact):
+    """One start of the ranks. Times are Unix seconds; ``epoch`` is its fence; steps are none when no step was made."""
+
+    attempt: int
+    job_id: str
+    step_id: str
+    segment: int
+    nodes: tuple[str, ...]
+    epoch: int | None
+    started: float
+    ended: float | None
+    ending: Ending
+    exit_code: int | None
+    reason: str
+    resumed_from: int | None
+    first_step: int | None
+    last_step: int | None
+    code_digest: str
+
+
+class TrainRecord(Artifact):
+    """``results/<run>/train/record.json``."""
+
+    version: int = 1
+    run: str
+    key: str
+    ending: Ending
+    job_ids: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+    final_step: int
+    final_checkpoint: str
+    export: str | None
+    tokens: int
+    heldout_first: float | None
+    heldout_last: float | None
+    fabric_digest: str | None
+    placement: dict[str, str]
+    provenance: Provenance

@@ -1,0 +1,138 @@
+"""What the Snakemake rules need to know of a run before anything starts: keys, paths, resources.
+
+Called once by ``workflow/rules/common.smk``. On the head node it lists the corpus and takes the run's lock;
+inside a shard job it only reads what the head wrote.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from steelrail.artifacts.corpus import Listing
+from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.clients.disk import private_folder
+from steelrail.clients.holder import Holder, this_process
+from steelrail.config import keys
+from steelrail.config.load import load_run
+from steelrail.config.prices import price_book_digest
+from steelrail.config.schema import Run
+from steelrail.corpus.edge import list_corpus
+from steelrail.errors import BusyError, ConfigError, must
+from steelrail.shards.edge import tokenizer_digest
+
+RUN_NAME = "demo"
+# Set for the drivers below Snakemake, so that they end when it is killed and a rerun can attach.
+PARENT_VARIABLE = "STEELRAIL_PARENT"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One run as the rules see it. Keys are the stages' own; a changed key reruns the stage."""
+
+    run_file: str
+    run: Run
+    folder: str
+    corpus_key: str
+    shards_key: str
+    fabric_key: str
+    train_key: str
+    cost_key: str
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the shard parts: ``00``, ``01``, ..."""
+        width = max(2, len(str(self.run.shards.parts - 1)))
+        return [f"{part:0{width}d}" for part in range(self.run.shards.parts)]
+
+    @property
+    def listing(self) -> str:
+        """Path of the corpus listing."""
+        return f"{self.folder}/corpus/listing.json"
+
+
+def open_chain(word: str | None, is_head: bool, is_dry: bool) -> Chain:
+    """Return the chain of ``config/<word>.yaml`` (``demo`` when no word is given).
+
+    ``is_head``: this process decides what runs (not a job on a node). ``is_dry``: nothing will run, so no lock.
+    Raises ``BusyError`` when another live process drives the same run.
+    """
+    run_file = f"config/{word or RUN_NAME}.yaml"
+    run = load_run(run_file)
+    folder = Path(run.results) / run.name
+    if is_head:
+        _refuse_credentials_in_environment(run)
+        private_folder(folder)
+        if not is_dry:
+            _hold(_take_lock(folder / "snakemake.lock", run.name))
+            os.environ[PARENT_VARIABLE] = this_process().text()
+    listing = _listing(run, folder / "corpus" / "listing.json", is_head)
+    return Chain(
+        run_file=run_file,
+        run=run,
+        folder=str(folder),
+        corpus_key=keys.corpus_key(run, listing.digest),
+        shards_key=keys.shards_key(run, tokenizer_digest(run.shards.tokenizer)),
+        fabric_key=keys.fabric_key(run),
+        train_key=keys.train_settings_key(run),
+        cost_key=keys.cost_key(run, price_book_digest(run.cost.price_book)),
+    )
+
+
+def _listing(run: Run, path: Path, is_head: bool) -> Listing:
+    """List the corpus on the head and keep the listing; jobs read what the head kept and do not list S3 again."""
+    if not is_head:
+        return read_artifact(path, Listing)
+    listing = list_corpus(run)
+    if not path.exists() or path.read_text() != listing.model_dump_json(indent=1) + "\n":
+        write_artifact(path, listing)
+    return listing
+
+
+def _refuse_credentials_in_environment(run: Run) -> None:
+    """Snakemake's Slurm plugin hands its whole environment to jobs: a secret there would travel with them."""
+    if run.slurm.executor == "slurm" and "AWS_SECRET_ACCESS_KEY" in os.environ:
+        where = "environment variable AWS_SECRET_ACCESS_KEY"
+        message = must(
+            "S3 credentials",
+            "in a file that nodes share, or a role",
+            "in the environment",
+            where,
+            "unset it, use ~/.aws/credentials",
+        )
+        raise ConfigError(message)
+
+
+def _take_lock(path: Path, run_name: str) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        message = must(
+            f"run {run_name}", "driven by one Snakemake", f"driven by {holder}", path, "wait for it, or end it first"
+        )
+        raise BusyError(message) from error
+    file.truncate(0)
+    file.write(json.dumps(this_process().__dict__))
+    file.flush()
+    return file
+
+
+# The lock lives as long as its file is open: as long as this process.
+_held: list[IO[str]] = []
+
+
+def _hold(file: IO[str]) -> None:
+    _held.append(file)
+
+
+def parent() -> Holder | None:
+    """Return the Snakemake process that drives this one, or none."""
+    text = os.environ.get(PARENT_VARIABLE)
+    return Holder.parse(text) if text else None

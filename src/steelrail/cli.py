@@ -1,0 +1,173 @@
+"""The command line: one table of verbs. Takes paths, calls a stage's edge or ``launch``, returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steelrail import chain, log
+from steelrail.artifacts.corpus import Listing
+from steelrail.artifacts.files import read_artifact
+from steelrail.clients.disk import private_folder
+from steelrail.config.load import load_run
+from steelrail.config.schema import Run
+from steelrail.errors import SteelrailError
+
+_LOG = log.logger(__name__)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One command: how it is called, what it says of itself, what it does. ``act`` prints its own result."""
+
+    words: str
+    about: str
+    act: Callable[[Run, argparse.Namespace], None]
+    options: tuple[tuple[str, Mapping[str, object]], ...] = ()
+
+
+def _corpus(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.corpus import edge
+
+    listing = read_artifact(Path(arguments.listing), Listing) if arguments.listing else edge.list_corpus(run)
+    edge.run_stage(run, listing)
+
+
+def _shards_part(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.shards import edge
+
+    edge.make_part(run, arguments.part)
+
+
+def _shards_gather(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.shards import edge
+
+    edge.gather(run)
+
+
+def _fabric(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import edge
+
+    edge.fabric(run, chain.parent())
+
+
+def _train(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import edge
+
+    edge.train(run, chain.parent())
+
+
+def _cost(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.cost import edge
+
+    edge.run_stage(run)
+
+
+def _plan(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import edge
+
+    _say(edge.plan(run))
+
+
+def _status(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import status
+
+    now = status.status(run)
+    _say(now.json() if arguments.json else now.text())
+
+
+def _logs(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import logs
+
+    for line in logs.lines(run, follow=arguments.follow):
+        _say(line)
+
+
+def _stop(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import stop
+
+    _say(stop.stop(run))
+
+
+_PART = ("--part", {"type": int, "required": True, "help": "number of the part"})
+_LISTING = ("--listing", {"help": "listing made on the head node (else the corpus is listed now)"})
+
+VERBS = (
+    Verb("plan", "print memory, time, dollars and the Slurm request, and submit nothing", _plan),
+    Verb("corpus", "list and identify the input", _corpus, (_LISTING,)),
+    Verb("shards part", "tokenise one part (inside a Slurm job)", _shards_part, (_PART,)),
+    Verb("shards gather", "gather the parts into one manifest", _shards_gather),
+    Verb("fabric", "check and measure the nodes", _fabric),
+    Verb("train", "submit the training job, or attach to it, and wait", _train),
+    Verb("cost", "make the bill", _cost),
+    Verb("status", "say how the run stands", _status, (("--json", {"action": "store_true", "help": "for machines"}),)),
+    Verb(
+        "logs",
+        "print the newest attempt's log",
+        _logs,
+        (("--follow", {"action": "store_true", "help": "go on as it grows"}),),
+    ),
+    Verb("stop", "save, stop, and stay stopped", _stop),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, or the code of the error's branch (docs/errors.md)."""
+    os.umask(0o077)
+    parsed = _parser().parse_args(arguments)
+    log.configure(logging.INFO)
+    try:
+        run = load_run(parsed.config)
+        _log_to(parsed.log, run)
+        parsed.verb.act(run, parsed)
+    except SteelrailError as error:
+        _LOG.error("%s", error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _LOG.error("interrupted; jobs in Slurm go on: steelrail status --config %s", parsed.config)
+        return 130
+    except BrokenPipeError:
+        return 0
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="steelrail", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
+    for verb in VERBS:
+        first, _, second = verb.words.partition(" ")
+        if second and first not in groups:
+            group = commands.add_parser(first, help=f"{first}: its own commands")
+            groups[first] = group.add_subparsers(metavar="COMMAND", required=True)
+        command = (groups[first] if second else commands).add_parser(
+            second or first, help=verb.about, description=verb.about
+        )
+        command.add_argument(
+            "--config", default=f"config/{chain.RUN_NAME}.yaml", help="run file (default: %(default)s)"
+        )
+        command.add_argument("--log", help="file that gets every log line too")
+        for name, how in verb.options:
+            command.add_argument(name, **how)  # type: ignore[arg-type]
+        command.set_defaults(verb=verb)
+    return parser
+
+
+def _log_to(path: str | None, run: Run) -> None:
+    private_folder(Path(run.results) / run.name)
+    if path:
+        log.also_to(Path(path))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

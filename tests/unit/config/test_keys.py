@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from steelrail.config import keys
+from steelrail.config.load import parse_run
+from steelrail.config.schema import Run
+
+DEMO = Path("config/demo.yaml").read_text()
+
+
+def run(old: str = "", new: str = "") -> Run:
+    assert old in DEMO
+    return parse_run(DEMO.replace(old, new) if old else DEMO, "demo")
+
+
+def train_key(one: Run) -> str:
+    return keys.train_key(one, "data", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: demo", "name:    demo # comment"),
+        ("minutes: 60", "minutes: 90"),
+        ("partition: gpu", "partition: urgent"),
+        ("lead_seconds: 60", "lead_seconds: 90"),
+        ("every_steps: 25", "every_steps: 50"),
+        ("nodes: 4, gpus_per_node: 16, ranks_per_node: 2", "nodes: 2, gpus_per_node: 16, ranks_per_node: 2"),
+        ("pair_bytes: 1000000", "pair_bytes: 2000000"),
+    ],
+)
+def test_placement_and_form_leave_the_training_key(old: str, new: str) -> None:
+    assert train_key(run()) == train_key(run(old, new))
+    assert keys.train_settings_key(run()) == keys.train_settings_key(run(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("learning_rate: 0.003", "learning_rate: 0.004"),
+        ("steps: 200", "steps: 300"),
+        ("precision: fp32", "precision: bf16"),
+        ("num_layers: 4", "num_layers: 5"),
+        ("global_batch_sequences: 8", "global_batch_sequences: 16"),
+    ],
+)
+def test_mathematics_changes_the_training_key_alone(old: str, new: str) -> None:
+    assert train_key(run()) != train_key(run(old, new))
+    assert keys.shards_key(run(), "t") == keys.shards_key(run(old, new), "t")
+    assert keys.cost_key(run(), "p") == keys.cost_key(run(old, new), "p")
+
+
+def test_data_and_initial_weights_change_the_training_key() -> None:
+    assert 3 == len({keys.train_key(run(), data, init) for data, init in (("a", None), ("b", None), ("a", "w"))})
+
+
+def test_where_shard_jobs_run_leaves_the_shards_key() -> None:
+    assert keys.shards_key(run(), "t") == keys.shards_key(run("memory_mb: 1500", "memory_mb: 3000"), "t")
+
+
+def test_a_price_book_changes_the_cost_key_alone() -> None:
+    assert keys.cost_key(run(), "p") != keys.cost_key(run(), "q")

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import pytest
+
+from steelrail.config.load import load_run, parse_run
+from steelrail.errors import ConfigError
+
+DEMO = Path("config/demo.yaml")
+
+
+def demo_with(old: str, new: str) -> str:
+    text = DEMO.read_text()
+    assert old in text
+    return text.replace(old, new)
+
+
+def message_of(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_run(text, "x.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("config").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_run_file_loads_and_is_named_after_itself(path: Path) -> None:
+    assert path.stem == load_run(path).name
+
+
+@pytest.mark.parametrize("path", sorted(Path("config").glob("llama3-70b-*.yaml")), ids=lambda path: path.stem)
+def test_reference_run_files_have_at_most_forty_lines(path: Path) -> None:
+    assert 40 >= len(path.read_text().splitlines())
+
+
+def test_a_misspelt_setting_names_the_nearest_valid_one() -> None:
+    message = message_of(demo_with("warmup_steps:", "warm_up_step:"))
+    assert "train.optimizer.warm_up_step must be one that exists" in message
+    assert "did you mean train.optimizer.warmup_steps?" in message
+
+
+def test_a_setting_in_the_wrong_section_is_told_where_it_belongs() -> None:
+    assert "did you mean train.optimizer.learning_rate?" in message_of(DEMO.read_text() + "learning_rate: 1\n")
+
+
+def test_every_fault_is_reported_at_once() -> None:
+    message = message_of(demo_with("steps: 200", "steps: none").replace("parts: 4", "parts: 0"))
+    assert "train.steps" in message and "shards.parts" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("partition: gpu", "partition: 'gpu; rm -rf /'"),
+        ("partition: gpu", 'partition: "gpu\\nx"'),
+        ("name: demo", "name: ../demo"),
+        ("steps: 200", "steps: '200'"),
+        ("parts: 4", "parts: true"),
+        ("bucket: steelrail", "bucket: 'steelrail/../x'"),
+        ("{GLOO_SOCKET_IFNAME: eth0}", "{'A=1 B': eth0}"),
+        ("{GLOO_SOCKET_IFNAME: eth0}", '{A: "a\\nb"}'),
+    ],
+)
+def test_values_that_could_mean_something_else_are_refused(old: str, new: str) -> None:
+    assert "must be" in message_of(demo_with(old, new))
+
+
+def test_plain_http_is_refused_unless_the_run_file_means_it() -> None:
+    assert "allow_http" in message_of(demo_with(", allow_http: true", ""))
+
+
+def test_ranks_must_divide_the_batch() -> None:
+    assert "global_batch_sequences must be a multiple" in message_of(
+        demo_with("global_batch_sequences: 8", "global_batch_sequences: 9")
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "- a", "a: [", "a: &a [*a]", "!!python/object/apply:os.system ['true']", "a: 2026-01-01"]
+)
+def test_what_is_no_run_file_ends_in_a_clear_error(text: str) -> None:
+    assert "must be" in message_of(text)
+
+
+def test_a_missing_run_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run file must be a file, is missing \(.*nowhere.yaml\)"):
+        load_run(tmp_path / "nowhere.yaml")
+
+
+def test_a_huge_run_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "huge.yaml"
+    path.write_text("#" * 1_000_001)
+    with pytest.raises(ConfigError, match="at most 1000000 bytes"):
+        load_run(path)
