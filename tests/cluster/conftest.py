@@ -1,0 +1,113 @@
+"""The real four-host Slurm of slurm/dev, brought up once a session and left running."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+SCRIPT = PROJECT / "slurm" / "dev" / "cluster.sh"
+HOME = Path("/home/steelrail")
+
+
+def wait_until(claim: Callable[[], bool], seconds: float, what: str) -> None:
+    """Polls twice a second; fails the test with `what` when `claim` stays false for `seconds`."""
+    end = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.5)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One row of `sacct --duplicates`: a job between two (re)starts."""
+
+    state: str
+    nodes: str
+    tres: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The dev cluster as a test sees it; tests get this module's helpers through it."""
+
+    folder: Path
+    """A folder of the user's that head and hosts share, new for each test."""
+    s3_url: str = "http://10.77.0.254:8333"
+    bucket: str = "steelrail"
+
+    @staticmethod
+    def wait_until(claim: Callable[[], bool], seconds: float, what: str) -> None:
+        wait_until(claim, seconds, what)
+
+    def control(self, *arguments: str) -> str:
+        """slurm/dev/cluster.sh ARGUMENTS as root."""
+        return _run([str(SCRIPT), *arguments], self.folder)
+
+    def user(self, *command: str) -> str:
+        """COMMAND as the ordinary user in `folder`; its standard output."""
+        return self.control("as-user", *command)
+
+    def submit(self, script: str, *options: str) -> str:
+        """Submits a batch script as the user; the job's id."""
+        path = self.folder / f"{uuid.uuid4().hex[:8]}.sh"
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        fixed = ["--parsable", "--open-mode=append", "--output=%j.log"]
+        return self.user("sbatch", *fixed, *options, str(path)).strip()
+
+    def log(self, job: str) -> str:
+        path = self.folder / f"{job}.log"
+        return path.read_text() if path.exists() else ""
+
+    def state(self, job: str) -> str:
+        """Slurm's present state of a job of this session (scontrol keeps it for five minutes)."""
+        shown = self.user("scontrol", "--oneliner", "show", "job", job)
+        return shown.split("JobState=")[1].split()[0]
+
+    def await_state(self, job: str, state: str, seconds: float) -> None:
+        wait_until(lambda: self.state(job) == state, seconds, f"job {job} {state}, is {self.state(job)}")
+
+    def await_log(self, job: str, text: str, seconds: float) -> None:
+        wait_until(lambda: text in self.log(job), seconds, f"{text!r} in the log of job {job}: {self.log(job)}")
+
+    def segments(self, job: str) -> list[Segment]:
+        """Slurm's own rows of a job, oldest first."""
+        options = ["--duplicates", "--allocations", "--noheader", "--parsable2", "--format=State,NodeList,AllocTRES"]
+        rows = self.user("sacct", *options, f"--jobs={job}").splitlines()
+        return [Segment(*row.split("|")) for row in rows]
+
+    def node(self, host: str) -> str:
+        """State of a node as sinfo abbreviates it, such as idle or down*."""
+        return self.user("sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%t").split()[0]
+
+
+def _run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def dev_cluster() -> None:
+    """Fails, never skips, where the cluster cannot be had."""
+    _run([str(SCRIPT), "up"], PROJECT)
+
+
+@pytest.fixture
+def cluster(dev_cluster: None) -> Iterator[Cluster]:
+    """A healthy cluster without jobs; whatever the test cut, slowed or left running is mended afterwards."""
+    name = uuid.uuid4().hex[:8]
+    _run([str(SCRIPT), "as-user", "mkdir", "--parents", "-m", "0700", f"{HOME}/tests/{name}"], PROJECT)
+    cluster = Cluster(HOME / "tests" / name)
+    yield cluster
+    cluster.user("scancel", "--user=steelrail")
+    cluster.control("spare", "down")
+    cluster.control("up")
+    wait_until(lambda: not cluster.user("squeue", "--noheader").strip(), 30, "no job left in the queue")
