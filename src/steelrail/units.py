@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
 
 GB = 10**9
 GIB = 2**30
@@ -48,10 +49,12 @@ def largest_remainder(total: int, weights: Mapping[str, float]) -> dict[str, int
     Units are those of ``total``. Method: largest remainder (Hamilton); ties go to the first name.
     ``weights`` must be non-negative with a positive sum, unless ``total`` is zero.
     """
-    weight_sum = sum(weights.values())
     if total == 0 or not weights:
         return dict.fromkeys(weights, 0)
-    quotas = {name: total * weight / weight_sum for name, weight in weights.items()}
+    # Fractions: with floats a quota can round up to the next integer, and the parts then exceed the total.
+    exact = {name: Fraction(weight) for name, weight in weights.items()}
+    weight_sum = sum(exact.values())
+    quotas = {name: total * weight / weight_sum for name, weight in exact.items()}
     parts = {name: int(quota) for name, quota in quotas.items()}
     order = sorted(quotas, key=lambda name: parts[name] - quotas[name])
     for name in order[: total - sum(parts.values())]:

@@ -21,17 +21,18 @@ class Listing(Artifact):
 
 
 class RowGroup(Artifact):
-    """One Parquet row group: the smallest thing that is read."""
+    """One Parquet row group: the smallest thing that is read. ``size_bytes`` is its text column, uncompressed."""
 
     rows: int
     size_bytes: int
 
 
 class CorpusObject(Artifact):
-    """One Parquet object. ``digest`` is ``etag:...`` on S3 and ``sha256:...`` on a file system."""
+    """One Parquet object. ``digest`` is ``etag:...`` on S3 and ``sha256:...`` on a file system; ``tag`` as listed."""
 
     uri: str
     size_bytes: int
+    tag: str = ""
     digest: str
     rows: int
     row_groups: tuple[RowGroup, ...]

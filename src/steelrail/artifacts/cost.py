@@ -47,7 +47,7 @@ class Comparison(Artifact):
 
 
 class CostSummary(Artifact):
-    """``results/<run>/cost/summary.json``. ``categories`` sums to ``total_micro_usd`` exactly."""
+    """``results/<run>/cost/summary.json``. ``categories`` sums to ``total_micro_usd`` exactly; none when unavailable."""
 
     version: int = 1
     run: str
@@ -55,7 +55,7 @@ class CostSummary(Artifact):
     train_key: str
     status: Literal["exact", "estimated", "unavailable"]
     reason: str | None
-    total_micro_usd: int
+    total_micro_usd: int | None
     gpu_seconds: float
     cpu_seconds: float
     categories: dict[str, CategoryCost]

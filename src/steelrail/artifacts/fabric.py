@@ -43,10 +43,14 @@ class Measurement(Artifact):
     seconds_p95: float
     seconds_p99: float
     busbw_gb_per_s: float
+    what: str = ""  # which of the model's messages this is: block, root or small
 
 
 class PairMeasurement(Artifact):
-    """Exchange between two nodes. ``gb_per_s`` counts one direction."""
+    """Exchange between two nodes (``host``) or two GPUs of one node (``host/gpu0``). ``gb_per_s`` counts one direction.
+
+    ``rail`` is the local rank that exchanged; ``intact`` says that every byte arrived as it was sent.
+    """
 
     first: str
     second: str
@@ -54,6 +58,8 @@ class PairMeasurement(Artifact):
     gb_per_s: float
     seconds_p50: float
     seconds_p99: float
+    rail: int = 0
+    intact: bool = True
 
 
 class Finding(Artifact):

@@ -35,12 +35,17 @@ class DataShard(Artifact):
 
 
 class PartManifest(Artifact):
-    """``results/<run>/shards/parts/NN.json``: what one Slurm job of the shards stage made."""
+    """``results/<run>/shards/parts/NN.json``: what one Slurm job of the shards stage made.
+
+    The same file lies in the store beside the data shards, written after them: it says that they are all there.
+    ``job_id`` wrote this file; ``earlier_job_ids`` did the work that it found done.
+    """
 
     version: int = 1
     run: str
     key: str
     part: int
+    tokenizer: TokenizerIdentity
     data_shards: tuple[DataShard, ...]
     rows: int
     documents: int
@@ -48,6 +53,7 @@ class PartManifest(Artifact):
     dropped: dict[str, int]
     seconds: float
     job_id: str | None
+    earlier_job_ids: tuple[str, ...] = ()
     provenance: Provenance
 
 

@@ -62,7 +62,10 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A rank's sign of life. ``progress`` counts whatever moves (steps, files, bytes); ``doing`` says what it is at."""
+    """A rank's sign of life. ``progress`` counts whatever moves (steps, files, bytes); ``doing`` says what it is at.
+
+    ``at`` is the function in which its main thread is, where the trainer can tell; ``waits``: that is a collective.
+    """
 
     attempt: int
     rank: int
@@ -72,6 +75,8 @@ class Heartbeat:
     progress: int
     step: int | None
     doing: str
+    at: str = ""
+    waits: bool = False
 
     def write(self, path: Path) -> None:
         """Replace the heartbeat file. Not flushed to disk: only its age matters."""

@@ -64,7 +64,7 @@ def cost_key(run: Run, price_book_digest: str) -> str:
 
 
 def _mathematics(run: Run) -> dict[str, Any]:
-    return {"train": run.train.model_dump(mode="json", exclude={"micro_batch_sequences", "init_from", "export"})}
+    return {"train": run.train.model_dump(mode="json", exclude={"micro_batch_sequences", "recompute", "init_from", "export"})}
 
 
 def _key(stage: str, view: dict[str, Any]) -> str:

@@ -312,6 +312,9 @@ class Train(Section):
         default="bf16", description="Compute precision; master weights stay fp32."
     )
     seed: int = Field(default=1, ge=0, le=2**63 - 1, description="Seed of initial weights and of the order of data.")
+    recompute: bool = Field(
+        default=False, description="Make each block's activations again in the backward pass, to save memory (placement)."
+    )
     deterministic: bool = Field(
         default=True, description="Freeze kernels and orders, so that a rerun is equal to the last bit."
     )
