@@ -1,0 +1,247 @@
+"""The stage on a whole run folder: every attempt, every category, every micro-dollar."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import synthetic
+
+from steelrail.artifacts.cost import CostSummary
+from steelrail.artifacts.files import read_artifact
+from steelrail.clients import clock
+from steelrail.config.schema import Run
+from steelrail.cost import edge
+from steelrail.errors import AccountingError, ConfigError, InputError
+
+WAIT = 20.0
+GPUS_OF_RANKS = 64
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the drawing to test_report: it takes seconds."""
+    monkeypatch.setattr(edge, "render", lambda page: f"page of {page.run.name}")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> CostSummary:
+    """The bill of the story without waits."""
+    built = synthetic.build(tmp_path_factory.mktemp("plain"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edge, "render", lambda page: "")
+        return edge.run_stage(built.run, built.slurm)
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Make the clock's waits pass at once; return them."""
+    waited: list[float] = []
+    monkeypatch.setattr(clock, "sleep", waited.append)
+    monkeypatch.setattr(clock, "monotonic", lambda: sum(waited))
+    return waited
+
+
+def seconds_of(summary: CostSummary) -> dict[str, float]:
+    return {name: one.gpu_seconds for name, one in summary.categories.items() if one.gpu_seconds}
+
+
+def cost_folder(run: Run) -> Path:
+    return edge.summary_path(run).parent
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_of_every_category_is_found_and_money_sums_exactly(tmp_path: Path, seed: int) -> None:
+    built = synthetic.build(tmp_path, seed)
+    summary = edge.run_stage(built.run, built.slurm)
+    assert seconds_of(summary) == pytest.approx({name: value for name, value in built.truth.items() if value}, abs=0.5)
+    assert sum(one.micro_usd for one in summary.categories.values()) == summary.total_micro_usd
+    assert sum(one.micro_usd for one in summary.segments) == summary.total_micro_usd
+    assert sum(one.gpus * (one.end - one.start) for one in summary.segments) == summary.gpu_seconds
+
+
+def test_what_slurm_charged_times_the_price_is_the_total(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    summary = edge.run_stage(built.run, built.slurm)
+    exact = (summary.gpu_seconds * 3.99 + summary.cpu_seconds * 0.04) / 3600 * 1e6
+    assert summary.total_micro_usd == pytest.approx(exact, abs=len(summary.segments))
+
+
+def test_every_segment_of_a_run_with_every_ending_is_billed(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    summary = edge.run_stage(built.run, built.slurm)
+    train = [(one.segment, one.state, one.gpus, len(one.nodes)) for one in summary.segments if one.stage == "train"]
+    assert train == [(0, "RESIZING", 80, 5), (1, "PREEMPTED", 64, 4), (2, "REQUEUED", 64, 4), (3, "COMPLETED", 64, 4)]
+    assert (summary.attempts, summary.status, summary.unattributed_share) == (5, "exact", 0.0)
+
+
+def test_the_ledger_sums_to_the_total_and_to_the_categories(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    summary = edge.run_stage(built.run, built.slurm)
+    rows = pq.read_table(cost_folder(built.run) / "ledger.parquet").to_pylist()
+    sums: dict[str, int] = {}
+    for row in rows:
+        sums[row["category"]] = sums.get(row["category"], 0) + row["micro_usd"]
+    assert sums == {name: one.micro_usd for name, one in summary.categories.items()}
+    assert {row["attempt"] for row in rows} == {None, 1, 2, 3, 4, 5}
+    assert sum(row["gpu_seconds"] for row in rows) == pytest.approx(summary.gpu_seconds)
+
+
+@pytest.mark.parametrize(
+    "category",
+    [
+        "startup",
+        "staging",
+        "fabric_check",
+        "restore",
+        "communication",
+        "data_wait",
+        "checkpoint",
+        "productive",
+        "replayed",
+        "lost",
+        "idle",
+    ],
+)
+def test_a_wait_of_twenty_seconds_is_found_in_its_category_alone(
+    tmp_path: Path, plain: CostSummary, category: str
+) -> None:
+    before, after = seconds_of(plain), seconds_of(bill(tmp_path, {category: WAIT}))
+    grown = {name: (after[name] - before[name]) / GPUS_OF_RANKS for name in after}
+    # The spare is idle while the others wait: a quarter of what four nodes are.
+    spare = 0.0 if category in ("idle", "fabric_check") else WAIT * 16 / GPUS_OF_RANKS
+    twice = 1.5 if category == "fabric_check" else 1.0  # the fabric job is given half a wait more
+    expected = dict.fromkeys(after, 0.0) | {"idle": spare} | {category: WAIT * twice}
+    if category == "fabric_check":
+        expected["idle"] = WAIT * 16 / GPUS_OF_RANKS
+    assert grown == pytest.approx(expected, abs=1.0)
+
+
+def bill(folder: Path, waits: dict[str, float]) -> CostSummary:
+    built = synthetic.build(folder, 1, waits)
+    return edge.run_stage(built.run, built.slurm)
+
+
+def test_a_wait_in_preprocessing_is_paid_at_the_cpu_rate(tmp_path: Path, plain: CostSummary) -> None:
+    after = bill(tmp_path, {"preprocessing": WAIT})
+    grown = after.categories["preprocessing"].micro_usd - plain.categories["preprocessing"].micro_usd
+    assert grown == pytest.approx(WAIT * 40_000 / 3600, abs=1)
+
+
+def test_more_than_one_per_cent_unattributed_stops_and_leaves_the_bill_under_another_name(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path, 1, {"unattributed": WAIT})
+    with pytest.raises(AccountingError, match="unattributed share of the bill must be at most 1%"):
+        edge.run_stage(built.run, built.slurm)
+    left = read_artifact(cost_folder(built.run) / "summary-unbalanced.json", CostSummary)
+    assert not edge.summary_path(built.run).exists()
+    assert left.categories["unattributed"].gpu_seconds == pytest.approx(WAIT * GPUS_OF_RANKS, abs=GPUS_OF_RANKS)
+    assert (left.status, left.reason) == ("estimated", f"{left.unattributed_share:.2%} of the bill is unattributed")
+
+
+def test_events_that_vanished_are_not_explained_away(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    synthetic.without_events(built, 3)
+    with pytest.raises(AccountingError, match="attempt 3"):
+        edge.run_stage(built.run, built.slurm)
+
+
+def test_the_stage_waits_for_rows_that_are_late(tmp_path: Path, hurry: list[float]) -> None:
+    built = synthetic.build(tmp_path)
+    built.slurm.late = 3
+    total = edge.run_stage(built.run, built.slurm).total_micro_usd
+    built.slurm.late = 0
+    assert (len(hurry), total) == (3, edge.run_stage(built.run, built.slurm).total_micro_usd)
+
+
+def test_rows_that_never_come_end_in_an_error_and_no_summary(tmp_path: Path, hurry: list[float]) -> None:
+    built = synthetic.build(tmp_path)
+    built.slurm.text = "\n".join(line for line in built.slurm.text.splitlines() if not line.startswith("98"))
+    with pytest.raises(AccountingError, match="job 98 of shards must be ended in Slurm's accounting, is not there"):
+        edge.run_stage(built.run, built.slurm)
+    assert sum(hurry) == edge.WAIT_SECONDS
+    assert not cost_folder(built.run).exists()
+
+
+def test_an_attempt_in_no_row_is_an_error(tmp_path: Path, hurry: list[float]) -> None:
+    built = synthetic.build(tmp_path)
+    lost = synthetic.with_attempt(built, 5, started=float(synthetic.T0 + 90_000), ended=float(synthetic.T0 + 90_100))
+    with pytest.raises(AccountingError, match="attempt 5 of job 101 must be within a row"):
+        edge.run_stage(lost.run, lost.slurm)
+
+
+def test_without_accounting_the_bill_is_unavailable_and_never_zero(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    built.slurm.accounting = False
+    summary = edge.run_stage(built.run, built.slurm)
+    assert (summary.status, summary.total_micro_usd, summary.categories, summary.segments) == (
+        "unavailable",
+        None,
+        {},
+        (),
+    )
+    assert summary.reason == "this Slurm keeps no accounts that sacct can read"
+    assert (summary.micro_usd_per_million_tokens, summary.comparisons) == (None, ())
+
+
+def test_the_local_executor_is_never_asked_for_accounts(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    local = built.run.model_copy(update={"slurm": built.run.slurm.model_copy(update={"executor": "local"})})
+    summary = edge.run_stage(local, built.slurm)
+    assert (summary.status, built.slurm.calls) == ("unavailable", 0)
+
+
+def test_a_run_is_priced_at_its_own_day(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    book.mkdir()
+    (book / "2026-10.yaml").write_text(BOOK)
+    built = synthetic.build(tmp_path / "run", price_book=str(book), provider="acme", sku="box")
+    assert edge.run_stage(built.run, built.slurm).usd_per_gpu_hour == "2.5"
+
+
+ROW = """
+  - {{provider: acme, sku: box, gpu: h100-sxm, gpus: 8, region: r, mode: on-demand, usd_h: '{usd}',
+     effective_from: {day}, read_on: {day}, source: acme, trust: high}}
+"""
+DAYS = {"2026-10-01": "16", "2026-11-01": "20", "2026-12-01": "24"}
+BOOK = "version: 1\nprices:" + "".join(ROW.format(usd=usd, day=day) for day, usd in DAYS.items())
+
+
+def test_a_stale_price_is_refused_where_the_run_file_says_so(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path, max_age_days=5, allow_stale=False)
+    with pytest.raises(ConfigError, match="must be read within 5 days"):
+        edge.run_stage(built.run, built.slurm)
+
+
+def test_the_same_hours_are_compared_with_the_same_gpu_only(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    summary = edge.run_stage(built.run, built.slurm)
+    names = {(one.provider, one.sku) for one in summary.comparisons}
+    (paid,) = (one for one in summary.comparisons if (one.provider, one.sku) == ("runpod", "h100-sxm-secure"))
+    gpu_money = sum(one.micro_usd for one in summary.segments if one.gpus)
+    assert ("gcp", "a3-ultragpu-8g") not in names and ("hyperstack", "h100-nvlink") not in names
+    assert paid.micro_usd == gpu_money
+
+
+def test_the_summary_is_written_last_and_holds_the_fixed_names(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    edge.run_stage(built.run, built.slurm)
+    folder = cost_folder(built.run)
+    newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    written = json.loads((folder / "summary.json").read_text())
+    assert newest.name == "summary.json"
+    assert isinstance(written["total_micro_usd"], int)
+    assert {"gpu_seconds", "categories", "attempts"} <= set(written)
+    assert written["categories"]["productive"].keys() == {"gpu_seconds", "micro_usd"}
+
+
+def test_a_repeat_gives_the_same_bill(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    first, second = (edge.run_stage(built.run, built.slurm) for _ in range(2))
+    assert first.model_dump(exclude={"provenance"}) == second.model_dump(exclude={"provenance"})
+
+
+def test_a_run_that_did_not_train_yet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="TrainRecord must be there"):
+        edge.run_stage(synthetic.make_run(tmp_path), synthetic.FakeSlurm(""))
