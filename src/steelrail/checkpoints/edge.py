@@ -1,0 +1,251 @@
+"""Checkpoints of one attempt, as the ranks use them: restore once, save now and then, flush at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from steelrail.checkpoints import retention
+from steelrail.checkpoints.agree import Ranks
+from steelrail.checkpoints.layout import StepId, local_root
+from steelrail.checkpoints.manifest import Manifest, Plain
+from steelrail.checkpoints.place import Emit, Home
+from steelrail.checkpoints.restore import RestoredFrom, Uploads, restore
+from steelrail.checkpoints.save import Draft, save_local
+from steelrail.checkpoints.snapshot import HostCopy, Nested, State, flatten, local_bytes
+from steelrail.checkpoints.upload import Status, Uploader
+from steelrail.clients import clock
+from steelrail.clients.disk import private_folder, remove_folder
+from steelrail.clients.ranks import RankPlace
+from steelrail.clients.store import Store
+from steelrail.config import schema
+from steelrail.errors import BusyError, CheckpointError, NodeError, StoreError, must
+from steelrail.log import logger
+
+log = logger(__name__)
+TIMEOUT_SECONDS = 1800.0
+CLOSE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a save came to: its manifest, or a fault that all ranks agree on, and every node's upload status by rank.
+
+    ``broken``: the ranks could not speak to the end. They are out of step then, and must not save on this group again.
+    """
+
+    manifest: Manifest | None
+    fault: str | None
+    statuses: tuple[Status | None, ...] = ()
+    broken: bool = False
+
+
+class Saving:
+    """One save that is written by a thread while training goes on."""
+
+    def __init__(self, step: int, work: Callable[[], Outcome]) -> None:
+        self.step, self._work, self._outcome = step, work, Outcome(None, "not finished")
+        self._thread = threading.Thread(target=self._run, name=f"checkpoint-save-{step}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._work()
+        except Exception as error:
+            log.exception("save of step %d failed", self.step)
+            self._outcome = Outcome(None, f"{type(error).__name__}: {error}", broken=True)
+
+    def wait(self, timeout_seconds: float) -> Outcome | None:
+        """Return the outcome, or none when it has not come in time."""
+        self._thread.join(timeout_seconds)
+        return None if self._thread.is_alive() else self._outcome
+
+
+def open_checkpoints(
+    store: Store,
+    run: str,
+    key: str,
+    epoch: int,
+    nvme: Path,
+    place: RankPlace,
+    settings: schema.Checkpoints,
+    emit: Emit,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Checkpoints:
+    """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
+
+    ``nvme`` is ``node.nvme``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` bounds each decision.
+    """
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings)
+    ranks = Ranks(place, group)
+    ranks.agree(lambda: private_folder(home.local))
+    return Checkpoints(home, ranks, emit, timeout_seconds)
+
+
+class Checkpoints:
+    """Restore, save, flush, close. All ranks call each at the same point; a state is (nested) names to tensors."""
+
+    def __init__(self, home: Home, ranks: Ranks, emit: Emit, timeout_seconds: float) -> None:
+        self._home, self._ranks, self._emit, self._timeout_seconds = home, ranks, emit, timeout_seconds
+        self._uploader = Uploader(home, ranks.place.node_rank, emit) if ranks.leads_node else None
+        self._copy = HostCopy()
+        self._saving: Saving | None = None
+        self._newest: StepId | None = None
+        self._durable: StepId | None = None
+        self._not_durable: list[StepId] = []
+        self._fault: str | None = None
+
+    @property
+    def newest_durable(self) -> StepId | None:
+        """The newest checkpoint known to be durable: on rank 0 now, elsewhere as of the last save or flush."""
+        own = self._uploader.status.durable if self._uploader else None
+        return max((one for one in (own, self._durable) if one is not None), default=None)
+
+    @property
+    def newest_durable_step(self) -> int | None:
+        """Step of ``newest_durable``."""
+        return self.newest_durable.step if self.newest_durable else None
+
+    @property
+    def behind(self) -> int:
+        """Saves on NVMe that are newer than the newest durable one."""
+        return len(self._not_durable)
+
+    def restore(self, state: Nested) -> RestoredFrom | None:
+        """Fill ``state`` in place and return what it is, or none to start from step 0. See ``restore.restore``."""
+        found = restore(self._home, self._ranks, flatten(state), Uploads(self._publish, self._wait_durable))
+        if found is not None:
+            self._newest = StepId(found.step, found.epoch)
+            if found.epoch != self._home.epoch:
+                self._durable = self._newest
+            self._emit("restore", step=found.step, where=found.where, seconds=found.seconds)
+        return found
+
+    def save(
+        self, state: Nested, step: int, tokens: int, extra: dict[str, Plain], rank_state: bytes | None = None
+    ) -> float:
+        """Save ``state`` as it is now; returns the seconds for which the caller was held up.
+
+        Held up only while the state is copied to host memory, and while the save before is still being written.
+        A save that fails on any rank counts nowhere; it is logged, and training goes on. Raises ``BusyError`` when a
+        newer attempt has taken over, ``StoreError`` when more than ``max_behind`` saves wait for the store, and
+        ``CheckpointError`` when the ranks cannot agree any more (one is gone).
+        """
+        began = clock.monotonic()
+        self._settle(self._timeout_seconds)
+        if self._newest == StepId(step, self._home.epoch):
+            return clock.monotonic() - began
+        copied, draft = self._copy.take(flatten(state)), Draft(step, tokens, extra, self._newest, rank_state)
+        self._saving = Saving(step, lambda: self._save(copied, draft))
+        if self.behind + 1 > self._home.settings.max_behind:
+            self._settle(self._timeout_seconds)
+            self._require_not_behind()
+        stall_seconds = clock.monotonic() - began
+        self._emit("save", step=step, bytes=local_bytes(copied), stall_seconds=stall_seconds)
+        return stall_seconds
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until all saves are durable; returns, on all ranks alike, whether that came about in time."""
+        deadline = clock.monotonic() + timeout_seconds
+        self._settle(timeout_seconds)
+        left = max(0.0, deadline - clock.monotonic())
+        sent = self._uploader.flush(left) if self._uploader else True
+        said = self._ranks.gather((sent, self._uploader.status if self._uploader else None))
+        self._learn_statuses(tuple(status for _, status in said))
+        return all(done for done, _ in said) and not self._not_durable
+
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """End the threads, once the last save is on NVMe. What is not uploaded stays there for the next attempt."""
+        if self._saving is not None:
+            self._saving.wait(timeout_seconds)
+        if self._uploader is not None:
+            self._uploader.close()
+
+    def _save(self, copied: State, draft: Draft) -> Outcome:
+        """Write to NVMe, then hand over for upload. Runs in the saving thread, on all ranks."""
+        began = clock.monotonic()
+        try:
+            manifest = save_local(self._home, self._ranks, copied, draft)
+        except (CheckpointError, NodeError) as error:
+            self._discard(StepId(draft.step, self._home.epoch))
+            return Outcome(None, f"{error}")
+        statuses = self._ranks.gather(self._uploader.status if self._uploader else None)
+        if self._ranks.place.rank == 0:
+            seconds = clock.monotonic() - began
+            self._emit("durable", step=draft.step, where="nvme", bytes=manifest.size_bytes, seconds=seconds)
+        if self._uploader is not None:
+            self._hand_over(self._uploader, manifest, statuses[0])
+        return Outcome(manifest, None, tuple(statuses))
+
+    def _discard(self, which: StepId) -> None:
+        """Remove what a failed save left: a full NVMe must not stay full of it."""
+        if self._ranks.leads_node:
+            with contextlib.suppress(NodeError):
+                remove_folder(self._home.folder(which))
+
+    def _hand_over(self, uploader: Uploader, manifest: Manifest, leader: Status | None) -> None:
+        uploader.admit(manifest, leader.working if leader else None)
+        try:
+            retention.sweep_node(self._home, uploader.wanted)
+        except (OSError, NodeError) as error:
+            log.warning("old saves could not be removed from NVMe: %s", error)
+
+    def _settle(self, timeout_seconds: float) -> None:
+        """Wait for the save that is being written, and learn what it came to."""
+        if self._saving is None:
+            return
+        outcome, step = self._saving.wait(timeout_seconds), self._saving.step
+        if outcome is None:
+            do = "look at NVMe and the network of the slowest node"
+            raise CheckpointError(must(f"save of step {step}", f"over in {timeout_seconds:.0f} s", "not", "NVMe", do))
+        self._saving = None
+        if outcome.broken:
+            do = "start a new attempt; see why a rank is gone or hangs"
+            raise CheckpointError(
+                must("ranks", "able to agree on a save", f"not ({outcome.fault})", f"step {step}", do)
+            )
+        if outcome.manifest is None:
+            log.error("save of step %d failed and does not count; training goes on: %s", step, outcome.fault)
+            self._emit("note", text=f"save of step {step} failed: {outcome.fault}")
+            return
+        self._newest = outcome.manifest.id
+        self._not_durable.append(outcome.manifest.id)
+        self._learn_statuses(outcome.statuses)
+
+    def _learn_statuses(self, statuses: tuple[Status | None, ...]) -> None:
+        leader = statuses[0]
+        if leader is not None and leader.durable is not None:
+            self._durable = leader.durable
+            self._not_durable = [one for one in self._not_durable if one > leader.durable]
+        self._fault = next((status.fault for status in statuses if status is not None and status.fault), None)
+        if any(status is not None and status.fenced for status in statuses):
+            raise BusyError(self._fault or "a newer attempt has taken over")
+
+    def _require_not_behind(self) -> None:
+        limit = self._home.settings.max_behind
+        if self.behind > limit:
+            fault = f"{self.behind} ({self._fault or 'uploads are slower than saves'})"
+            do = "mend the store and run again: the newest save is on NVMe"
+            raise StoreError(
+                must("saves that wait for the store", f"at most {limit}", fault, repr(self._home.store), do)
+            )
+
+    def _publish(self, manifest: Manifest) -> None:
+        self._not_durable.append(manifest.id)
+        if self._uploader is not None:
+            self._uploader.admit(manifest, None)
+
+    def _wait_durable(self, which: StepId) -> None:
+        """Wait on rank 0 until ``which`` is durable. Raises ``StoreError`` when that takes too long."""
+        assert self._uploader is not None
+        if not self._uploader.flush(self._timeout_seconds / 2) or self._uploader.status.durable != which:
+            fault = self._uploader.status.fault or "not yet"
+            do = "mend the store and run again"
+            raise StoreError(must("checkpoint from NVMe", "uploaded", fault, which.folder, do))

@@ -1,0 +1,98 @@
+"""Fencing: of all attempts that were ever started, only the newest may commit a checkpoint.
+
+A claim is one conditional PUT, so that two attempts never share an epoch. Beside the fence lie what its attempt resumed
+from (``lineage``) and its first commit (evidence that there were checkpoints, should they ever all be gone).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from typing import Any
+
+from steelrail.checkpoints.layout import StepId, fence_name, parse_fence
+from steelrail.checkpoints.lineage import Resumed
+from steelrail.clients import clock
+from steelrail.clients.store import Store
+from steelrail.errors import BusyError, CheckpointError, StoreError, must
+
+MAX_RACES = 100
+
+
+def claim(store: Store, run: str, key: str) -> int:
+    """Return a new epoch, greater than any before; earlier attempts can no longer commit. Raises ``StoreError``."""
+    first = current(store, run, key) + 1
+    for epoch in range(first, first + MAX_RACES):
+        # The nonce tells our own write from another's when an answer is lost.
+        claim_of = {"epoch": epoch, "host": socket.gethostname(), "time": clock.now(), "nonce": secrets.token_hex(16)}
+        if store.put_if_absent(store.key(run, key, "fence", fence_name(epoch)), json.dumps(claim_of).encode()):
+            return epoch
+    raise StoreError(
+        must("fence", "free to claim", f"lost {MAX_RACES} times", store.key(run, key, "fence"), "stop the other jobs")
+    )
+
+
+def current(store: Store, run: str, key: str) -> int:
+    """Return the newest epoch that was claimed; 0 when there is none."""
+    return max((epoch for epoch, kind in _listed(store, run, key) if not kind), default=0)
+
+
+def require_newest(store: Store, run: str, key: str, epoch: int) -> None:
+    """Raise ``BusyError`` when a newer attempt has claimed the fence."""
+    newest = current(store, run, key)
+    if newest > epoch:
+        do = "nothing: this attempt ends, the newer one goes on"
+        raise BusyError(
+            must("this attempt's fence", "the newest", f"{epoch}, with {newest} after it", f"{run}/{key}", do)
+        )
+
+
+def record_resume(store: Store, run: str, key: str, epoch: int, source: StepId | None) -> None:
+    """Write down what the attempt of ``epoch`` starts from (none: from scratch). Must come before its first step."""
+    step, from_epoch = (source.step, source.epoch) if source else (0, 0)
+    _write_once(store, run, key, epoch, "resume", {"step": step, "epoch": from_epoch})
+
+
+def record_commit(store: Store, run: str, key: str, epoch: int, saved: StepId) -> None:
+    """Write down the first checkpoint that the attempt of ``epoch`` committed; later calls change nothing."""
+    data = json.dumps({"step": saved.step, "epoch": saved.epoch}).encode()
+    store.put_if_absent(store.key(run, key, "fence", fence_name(epoch, "committed")), data)
+
+
+def resumes(store: Store, run: str, key: str) -> tuple[Resumed, ...]:
+    """Return what each attempt started from, by epoch."""
+    found = _records(store, run, key, "resume")
+    return tuple(Resumed(epoch, place.step, place.epoch) for epoch, place in found)
+
+
+def commits(store: Store, run: str, key: str) -> tuple[StepId, ...]:
+    """Return the first checkpoint of each attempt that committed one."""
+    return tuple(place for _, place in _records(store, run, key, "committed"))
+
+
+def _write_once(store: Store, run: str, key: str, epoch: int, kind: str, fields: dict[str, int]) -> None:
+    name, data = store.key(run, key, "fence", fence_name(epoch, kind)), json.dumps(fields).encode()
+    if not store.put_if_absent(name, data) and store.get(name) != data:
+        do = "start a new attempt, which claims a fence of its own"
+        raise CheckpointError(must(f"{kind} record", f"{fields}", "another already", name, do))
+
+
+def _records(store: Store, run: str, key: str, kind: str) -> list[tuple[int, StepId]]:
+    epochs = sorted(epoch for epoch, found in _listed(store, run, key) if found == kind)
+    return [(epoch, _read(store, store.key(run, key, "fence", fence_name(epoch, kind)))) for epoch in epochs]
+
+
+def _read(store: Store, name: str) -> StepId:
+    """Return a record's step and epoch. One that cannot be read stops the run: without it the lineage is unknown."""
+    try:
+        fields: Any = json.loads(store.get(name))
+        return StepId(int(fields["step"]), int(fields["epoch"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(must("fence record", "valid JSON", "torn", name, "restore it from a backup")) from error
+
+
+def _listed(store: Store, run: str, key: str) -> list[tuple[int, str]]:
+    prefix = store.key(run, key, "fence") + "/"
+    names = (parse_fence(found.key.removeprefix(prefix)) for found in store.list(prefix))
+    return [name for name in names if name is not None]

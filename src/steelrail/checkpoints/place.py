@@ -1,0 +1,39 @@
+"""Where one attempt keeps its checkpoints: the record that saving, uploading and restoring share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from steelrail.artifacts.events import Kind
+from steelrail.checkpoints.layout import StepId
+from steelrail.clients.store import Store
+from steelrail.config import schema
+
+
+class Emit(Protocol):
+    """Writes one event; ``artifacts.events.EventWriter.write`` is one."""
+
+    def __call__(self, kind: Kind, **data: Any) -> object:
+        """Write an event of ``kind`` with its data."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt."""
+
+    store: Store
+    run: str
+    key: str
+    epoch: int
+    local: Path
+    settings: schema.Checkpoints
+
+    def folder(self, which: StepId) -> Path:
+        """Return a checkpoint's folder on NVMe."""
+        return self.local / which.folder
+
+    def object_key(self, which: StepId, name: str) -> str:
+        """Return the store's key of one of a checkpoint's objects."""
+        return self.store.key(self.run, self.key, "steps", which.folder, name)

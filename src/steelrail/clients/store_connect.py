@@ -1,0 +1,64 @@
+"""How a client of the S3 store is made: credentials from boto3's chain, portable settings, no retries of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+
+from steelrail.clients import store_transfer
+from steelrail.clients.store_faults import CREDENTIAL_ERRORS, explain, no_credentials
+from steelrail.config import schema
+from steelrail.errors import StoreError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+class Connection:
+    """Credentials, found at once, and a client of them, made when first wanted (it takes half a second of CPU)."""
+
+    def __init__(self, config: schema.Store, where: str) -> None:
+        self._config, self._where, self._lock = config, where, threading.Lock()
+        self._session = _session(config, where)
+        self._client: S3Client | None = None
+
+    @property
+    def client(self) -> S3Client:
+        """The client."""
+        with self._lock:
+            if self._client is None:
+                self._client = _client(self._session, self._config)
+            return self._client
+
+    def renew(self) -> None:
+        """Read the credentials again. Raises ``StoreError`` when there are none any more."""
+        session = _session(self._config, self._where)
+        with self._lock:
+            self._session, self._client = session, None
+
+
+def _session(config: schema.Store, where: str) -> boto3.Session:
+    try:
+        session = boto3.Session(profile_name=config.profile, region_name=config.region)
+        if session.get_credentials() is None:
+            raise StoreError(no_credentials(where, "none"))
+        return session
+    except CREDENTIAL_ERRORS as error:
+        raise StoreError(explain(error, where, 0.0)) from error
+
+
+def _client(session: boto3.Session, config: schema.Store) -> S3Client:
+    """Return a client that repeats nothing itself and asks for no optional checksums."""
+    options = Config(
+        connect_timeout=config.timeout_seconds,
+        read_timeout=config.timeout_seconds,
+        retries={"total_max_attempts": 1},
+        max_pool_connections=4 * store_transfer.THREADS,
+        s3={"addressing_style": "path" if config.endpoint else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return session.client("s3", endpoint_url=config.endpoint, config=options)

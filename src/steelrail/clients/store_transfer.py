@@ -1,0 +1,91 @@
+"""Big files to and from the store: which bytes go in which part, and the threads that move them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from steelrail.clients.disk import on_disk
+
+T = TypeVar("T")
+MIB = 2**20
+PART_BYTES = 64 * MIB
+MAX_PARTS = 10_000
+THREADS = 8
+
+
+class Found(Protocol):
+    """What is known of an object before it is fetched."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def etag(self) -> str: ...
+
+
+def part_bytes(size_bytes: int) -> int:
+    """Return the size of a part, in whole MiB, such that an object of ``size_bytes`` has at most 10,000 of them."""
+    least = -(-size_bytes // MAX_PARTS)
+    return max(PART_BYTES, -(-least // MIB) * MIB)
+
+
+def spans(size_bytes: int, step_bytes: int) -> list[tuple[int, int]]:
+    """Return (start, length) of consecutive pieces of at most ``step_bytes`` that cover ``size_bytes``."""
+    return [(start, min(step_bytes, size_bytes - start)) for start in range(0, size_bytes, step_bytes)]
+
+
+def fetch(found: Found, path: Path, read: Callable[[str, int, int, str], bytes]) -> None:
+    """Write an object to ``path``, whole or not at all; ``read(key, start, length, etag)`` returns one range of it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with on_disk(path), temporary.open("xb") as file:
+            file.truncate(found.size_bytes)
+
+            def copy(span: tuple[int, int]) -> None:
+                data = read(found.key, *span, found.etag)
+                with on_disk(path):
+                    _write_at(file.fileno(), data, span[0])
+
+            _in_parallel(copy, spans(found.size_bytes, PART_BYTES))
+            os.fsync(file.fileno())
+        with on_disk(path):
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def send(path: Path, size_bytes: int, put: Callable[[int, bytes], str]) -> list[str]:
+    """Send a file part by part; ``put(number, data)`` returns the part's ETag. Returns the ETags in order."""
+    step = part_bytes(size_bytes)
+    with on_disk(path), path.open("rb") as file:
+
+        def copy(span: tuple[int, int]) -> str:
+            with on_disk(path):
+                data = os.pread(file.fileno(), span[1], span[0])
+            return put(span[0] // step + 1, data)
+
+        return _in_parallel(copy, spans(size_bytes, step))
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _in_parallel(work: Callable[[tuple[int, int]], T], items: Iterable[tuple[int, int]]) -> list[T]:
+    """Return ``work`` of each item in order; the first failure cancels what has not begun."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

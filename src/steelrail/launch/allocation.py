@@ -1,0 +1,267 @@
+"""Where ranks run: the allocation that Slurm gave this job, and its job steps. An edge."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from steelrail.clients import clock, process
+from steelrail.clients.slurm import Slurm, SlurmAway, without_slurm
+from steelrail.config.schema import Run
+from steelrail.errors import ClusterError
+from steelrail.formats.hostlist import expand
+from steelrail.formats.scontrol import JobView
+from steelrail.formats.srun import TaskEnd, parse_task_ends
+from steelrail.launch.request import gpu_options
+from steelrail.log import logger
+
+_log = logger(__name__)
+_END_SECONDS = 45.0
+
+
+class Ranks(Protocol):
+    """The ranks of one attempt."""
+
+    def poll(self) -> int | None:
+        """Return their exit code once all are gone, else none."""
+
+    def step_id(self) -> str | None:
+        """Return the job step's id once it is known."""
+
+    def signal(self, name: str) -> None:
+        """Send a signal (``USR2``) to every rank."""
+
+    def kill(self) -> None:
+        """End every rank now."""
+
+    def task_ends(self) -> Sequence[TaskEnd]:
+        """Return how ranks ended, in the order in which it was noticed."""
+
+
+class Allocation(Protocol):
+    """What the supervisor was given to run on."""
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+
+    @property
+    def segment(self) -> int:
+        """How often the job was put back into the queue before."""
+
+    @property
+    def host(self) -> str:
+        """The host of the supervisor."""
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes, the one of rank 0 first."""
+
+    def started(self) -> float:
+        """Return when this segment began (Unix seconds)."""
+
+    def ends(self) -> float | None:
+        """Return when the time limit ends it (Unix seconds), or none."""
+
+    def mine(self) -> bool:
+        """Return whether this segment still is the job's newest and runs. Waits while Slurm is away."""
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the nodes that Slurm has given up."""
+
+    def preempting(self) -> bool:
+        """Return whether Slurm has begun to take the nodes away."""
+
+    def start(self, module: Sequence[str], env: Mapping[str, str], name: str, output: Path) -> Ranks:
+        """Start ``python -m MODULE...`` once a rank; output goes to ``output``, each line marked with its rank."""
+
+    def requeue(self, exclude: Sequence[str]) -> bool:
+        """Give the nodes back and queue again, without the nodes ``exclude``; false where there is no queue."""
+
+
+@dataclass
+class Step:
+    """The ranks as one job step of ``srun``."""
+
+    slurm: Slurm
+    job_id: str
+    name: str
+    process: subprocess.Popen[bytes]
+    messages: Path
+    _id: str | None = None
+    _asked: float = field(default=float("-inf"))
+
+    def poll(self) -> int | None:
+        """Return srun's exit code once it is back."""
+        code = self.process.poll()
+        # Of a signal Python says -15 where a shell says 143.
+        return 128 - code if code is not None and code < 0 else code
+
+    def step_id(self) -> str | None:
+        """Ask Slurm for the step's id, at most once a second."""
+        if self._id is None and clock.monotonic() - self._asked > 1.0:
+            self._asked = clock.monotonic()
+            self._id = self.slurm.steps(self.job_id).get(self.name)
+        return self._id
+
+    def signal(self, name: str) -> None:
+        """Send a signal to the step; its srun is not touched."""
+        step_id = self.step_id()
+        if step_id is None:
+            _log.warning("%s has no job step yet, %s is not sent", self.name, name)
+            return
+        self.slurm.signal(step_id, name)
+
+    def kill(self) -> None:
+        """Kill the step; where Slurm does not manage, end our srun, which then cleans up."""
+        try:
+            self.signal("KILL")
+            self.process.wait(_END_SECONDS)
+        except (subprocess.TimeoutExpired, ClusterError) as error:
+            _log.warning("%s did not end on SIGKILL (%s): ending its srun", self.name, error)
+            self.process.terminate()
+            self._end_srun()
+
+    def _end_srun(self) -> None:
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def task_ends(self) -> Sequence[TaskEnd]:
+        """Return what srun said of its tasks."""
+        return parse_task_ends(self.messages.read_text(errors="replace"))
+
+
+@dataclass(frozen=True)
+class SlurmAllocation:
+    """The allocation of the batch job in which this process runs."""
+
+    run: Run
+    slurm: Slurm
+    job_id: str
+    segment: int
+    host: str
+    node_names: tuple[str, ...]
+
+    @classmethod
+    def here(cls, run: Run, slurm: Slurm) -> SlurmAllocation:
+        """Return the allocation that this process's environment names."""
+        env = os.environ
+        host = env.get("SLURMD_NODENAME") or socket.gethostname()
+        nodes = expand(env["SLURM_JOB_NODELIST"])
+        return cls(run, slurm, env["SLURM_JOB_ID"], int(env.get("SLURM_RESTART_COUNT", "0")), host, nodes)
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes in Slurm's order, which is that of the ranks."""
+        return self.node_names
+
+    def started(self) -> float:
+        """Return Slurm's start time of this segment."""
+        view = self._view()
+        return view.started if view and view.started else clock.now()
+
+    def ends(self) -> float | None:
+        """Return Slurm's end time, which an operator may have moved."""
+        view = self._view()
+        return view.ends if view else None
+
+    def mine(self) -> bool:
+        """Compare what the controller says with what we were started as: a requeued job has another segment."""
+        view = self._sure_view()
+        same = view is not None and view.restarts == self.segment and view.state == "RUNNING"
+        return same and view is not None and view.batch_host in (None, self.host)
+
+    def lost(self) -> tuple[str, ...]:
+        """Return our nodes that Slurm calls down."""
+        try:
+            return tuple(node.name for node in self.slurm.nodes(self.node_names) if node.lost)
+        except ClusterError:
+            return ()
+
+    def preempting(self) -> bool:
+        """Return whether the controller has set a time at which the nodes go."""
+        view = self._view()
+        return view is not None and view.preempted is not None
+
+    def start(self, module: Sequence[str], env: Mapping[str, str], name: str, output: Path) -> Step:
+        """Start the ranks by srun in this allocation."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        messages = output.with_suffix(".srun")
+        argv = [*srun_argv(self.run, self.job_id, self.node_names, name, output), *module]
+        return Step(
+            self.slurm, self.job_id, name, process.start(argv, {**without_slurm(os.environ), **env}, messages), messages
+        )
+
+    def requeue(self, exclude: Sequence[str]) -> bool:
+        """Requeue ourselves, then leave nodes out while others remain; Slurm takes that only of a job in the queue."""
+        keep = _still_enough(self.slurm, self.run, exclude)
+        self.slurm.requeue(self.job_id)
+        if keep:
+            self.slurm.update(self.job_id, ExcNodeList=",".join(keep))
+        return True
+
+    def _view(self) -> JobView | None:
+        try:
+            return self.slurm.job(self.job_id)
+        except SlurmAway:
+            return None
+
+    def _sure_view(self) -> JobView | None:
+        while True:
+            try:
+                return self.slurm.job(self.job_id)
+            except SlurmAway as error:
+                _log.warning("waiting for Slurm, nothing is decided without it: %s", error)
+
+
+def srun_argv(run: Run, job_id: str, nodes: Sequence[str], name: str, output: Path) -> list[str]:
+    """Return the ``srun`` command of one attempt, up to the program. Pure.
+
+    Everything is said anew, because what the batch script inherited is taken out of srun's environment.
+    """
+    shape = run.shape
+    gpus = [f"--{option.replace('_', '-')}={value}" for option, value in gpu_options(run).items()]
+    return [
+        "srun",
+        f"--jobid={job_id}",
+        f"--job-name={name}",
+        f"--nodes={shape.nodes}",
+        f"--nodelist={','.join(nodes)}",
+        f"--ntasks={shape.world_size}",
+        f"--ntasks-per-node={shape.ranks_per_node}",
+        f"--cpus-per-task={run.slurm.cpus_per_rank}",
+        *gpus,
+        "--mem=0",
+        "--distribution=block",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+        "--label",
+        "--open-mode=append",
+        f"--output={output}",
+        "--export=ALL",
+    ]
+
+
+def _still_enough(slurm: Slurm, run: Run, exclude: Sequence[str]) -> list[str]:
+    """Return what may be left out: everything asked for, if enough nodes that are up remain; else nothing."""
+    if not exclude:
+        return []
+    offers = slurm.partition(run.slurm.partition)
+    out = {*exclude, *run.slurm.exclude}
+    remaining = [one for one in offers if one.up and one.name not in out]
+    if len(remaining) >= run.shape.nodes:
+        return sorted(out)
+    _log.warning(
+        "not leaving out %s: only %d other nodes are up, %d are needed",
+        ", ".join(exclude),
+        len(remaining),
+        run.shape.nodes,
+    )
+    return []

@@ -1,0 +1,49 @@
+"""What is checked before anything is spent: can the partition give the shape, is there accounting. Pure verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steelrail.config.schema import Run
+from steelrail.errors import ClusterError, must
+from steelrail.formats.sinfo import NodeOffer
+
+
+def check_partition(run: Run, offers: Sequence[NodeOffer], partitions: Sequence[str]) -> list[str]:
+    """Return warnings about a partition that can give the shape, perhaps later.
+
+    Raises ``ClusterError`` for a partition that does not exist or can never give it, naming what it offers.
+    """
+    name = run.slurm.partition
+    if not offers:
+        do = f"set slurm.partition to one of {', '.join(partitions)}"
+        raise ClusterError(must("partition", "one of this cluster's", name, "slurm.partition", do))
+    allowed = [one for one in offers if one.name not in run.slurm.exclude]
+    fitting = [one for one in allowed if _fits(run, one)]
+    if len(fitting) < run.shape.nodes:
+        do = "change shape, slurm.cpus_per_rank or slurm.partition"
+        raise ClusterError(must(f"partition {name}", f"able to give {_wish(run)}", _offer(run, allowed), "sinfo", do))
+    up = [one for one in fitting if one.up]
+    if len(up) < run.shape.nodes:
+        down = ", ".join(one.name for one in fitting if not one.up)
+        return [f"{len(up)} of {run.shape.nodes} nodes are up in partition {name}; the job waits for more ({down})"]
+    return []
+
+
+def _fits(run: Run, offer: NodeOffer) -> bool:
+    cpus = run.shape.ranks_per_node * run.slurm.cpus_per_rank
+    return offer.count(run.slurm.gres) >= run.shape.gpus_per_node and offer.cpus >= cpus
+
+
+def _wish(run: Run) -> str:
+    cpus = run.shape.ranks_per_node * run.slurm.cpus_per_rank
+    return f"{run.shape.nodes} nodes with {run.shape.gpus_per_node} {run.slurm.gres} and {cpus} CPUs each"
+
+
+def _offer(run: Run, offers: Sequence[NodeOffer]) -> str:
+    kinds: dict[tuple[int, int], int] = {}
+    for one in offers:
+        kind = (one.count(run.slurm.gres), one.cpus)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    said = (f"{count} nodes with {gpus} {run.slurm.gres} and {cpus} CPUs" for (gpus, cpus), count in kinds.items())
+    return ", ".join(said) or "without a node"

@@ -1,0 +1,213 @@
+"""Why an attempt ended: from what was seen to one ending, with the culprit named. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from steelrail.artifacts.train import Ending
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED
+from steelrail.formats.srun import TaskEnd
+
+# What a healthy rank raises because another one is gone: never the cause.
+_OF_A_PEER = (
+    "closed by peer",
+    "connection reset",
+    "broken pipe",
+    "distbackenderror",
+    "distnetworkerror",
+    "connection refused",
+    "remote process exited",
+    "ncclremoteerror",
+    "timed out waiting",
+    "read timeout",
+    "op=recv",
+)
+
+
+@dataclass(frozen=True)
+class RankFault:
+    """What a rank wrote before it ended in error. ``exit_code`` is that of the error's branch."""
+
+    rank: int
+    host: str
+    type: str
+    message: str
+    step: int | None
+    trace: str
+    exit_code: int
+    time: float
+
+    @property
+    def of_a_peer(self) -> bool:
+        """Whether this only says that another rank was gone."""
+        text = f"{self.type} {self.message}".lower()
+        return any(mark in text for mark in _OF_A_PEER)
+
+    @property
+    def mark(self) -> str:
+        """What makes two faults the same."""
+        return f"{self.type}: {' '.join(self.message.split())[:200]}"
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A rank that made no progress: who, where, for how long, and what it was at.
+
+    ``stands_out``: this rank differs from the others; without that its host is not to blame.
+    """
+
+    rank: int
+    host: str
+    seconds: float
+    doing: str
+    silent: bool
+    stands_out: bool = True
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything that is known when the ranks of an attempt are gone.
+
+    ``exits`` maps ranks to the exit code that they announced; a killed rank announced none. ``asked`` says what we told
+    the ranks to save for. ``terminated``: the job as a whole was sent TERM. ``near_limit``: the time limit is within
+    the lead.
+    """
+
+    world_size: int
+    exit_code: int
+    exits: Mapping[int, int]
+    faults: Sequence[RankFault]
+    task_ends: Sequence[TaskEnd]
+    hang: Hang | None = None
+    asked: Literal["stop", "budget", "walltime"] | None = None
+    terminated: bool = False
+    near_limit: bool = False
+    lost_nodes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The ending, in words for the user. ``culprit`` is a host; ``mark`` and ``step`` make equal errors comparable."""
+
+    ending: Ending
+    reason: str
+    exit_code: int | None = None
+    culprit: str | None = None
+    rank: int | None = None
+    mark: str | None = None
+    step: int | None = None
+    trace: str = ""
+
+
+def judge(seen: Observed) -> Verdict:
+    """Return why the attempt ended."""
+    if len(seen.exits) == seen.world_size and set(seen.exits.values()) == {EXIT_DONE}:
+        return Verdict(Ending.DONE, "all steps are done", EXIT_DONE)
+    if seen.hang is not None:
+        return _stalled(seen.hang)
+    if seen.lost_nodes:
+        names = ", ".join(seen.lost_nodes)
+        return Verdict(Ending.NODE_FAILURE, f"Slurm lost {names}", seen.exit_code, seen.lost_nodes[0])
+    if _saved(seen):
+        return _asked(seen)
+    # A rank that fell over while the job was being taken down says nothing about the code.
+    if seen.terminated and not _own_fault(seen):
+        return Verdict(Ending.PREEMPTION, "the job was told to end before every rank had saved", seen.exit_code)
+    if seen.asked is not None:
+        return _asked(seen, " before every rank had saved")
+    return _error(seen)
+
+
+def close(state: str | None, requeued: bool) -> Verdict:
+    """Return the ending of an attempt whose supervisor is gone, from Slurm's word for its segment (none: not known).
+
+    ``requeued``: a later segment of the same job exists, so something put it back into the queue.
+    """
+    endings = {
+        "NODE_FAIL": (Ending.NODE_FAILURE, "Slurm lost a node"),
+        "PREEMPTED": (Ending.PREEMPTION, "a job of higher priority took the nodes"),
+        "REQUEUED": (Ending.REQUEUED, "the job was put back into the queue"),
+        "CANCELLED": (Ending.CANCELLED, "the job was cancelled"),
+        "TIMEOUT": (Ending.WALLTIME, "the time limit was reached"),
+        "DEADLINE": (Ending.WALLTIME, "the job's deadline was reached"),
+        "OUT_OF_MEMORY": (Ending.JOB_ERROR, "the job ran out of memory on its host"),
+        "BOOT_FAIL": (Ending.NODE_FAILURE, "a node did not boot"),
+        "FAILED": (Ending.JOB_ERROR, "the supervisor ended without saying why"),
+        "COMPLETED": (Ending.JOB_ERROR, "the supervisor ended without saying why"),
+    }
+    if state in endings:
+        ending, reason = endings[state]
+        return Verdict(ending, reason)
+    if requeued:
+        return Verdict(Ending.REQUEUED, "the job was put back into the queue; Slurm does not say why")
+    return Verdict(Ending.UNKNOWN, f"Slurm says {state or 'nothing'} of this segment")
+
+
+def _saved(seen: Observed) -> bool:
+    """Whether every rank said that it saved (or was done) and none said anything else."""
+    return len(seen.exits) == seen.world_size and set(seen.exits.values()) <= {EXIT_SAVED, EXIT_DONE}
+
+
+def _asked(seen: Observed, but: str = "") -> Verdict:
+    if seen.asked == "stop":
+        return Verdict(Ending.STOPPED, f"a stop was asked for{but}", seen.exit_code)
+    if seen.asked == "budget":
+        return Verdict(Ending.BUDGET, f"the budget is spent{but}", seen.exit_code)
+    if seen.terminated:
+        return Verdict(Ending.PREEMPTION, f"the job was told to end{but}", seen.exit_code)
+    if seen.near_limit or seen.asked == "walltime":
+        return Verdict(Ending.WALLTIME, f"the time limit is near{but}", seen.exit_code)
+    return Verdict(Ending.WALLTIME, f"the ranks were signalled to save{but}", seen.exit_code)
+
+
+def _stalled(hang: Hang) -> Verdict:
+    if not hang.stands_out:
+        reason = f"all ranks waited for each other for {hang.seconds:.0f} s, at: {hang.doing} (a link, or a lost node)"
+        return Verdict(Ending.STALLED, reason, mark=f"hang of all ranks: {hang.doing}")
+    how = "gave no sign of life" if hang.silent else "made no progress"
+    reason = f"rank {hang.rank} on {hang.host} {how} for {hang.seconds:.0f} s, at: {hang.doing}"
+    return Verdict(Ending.STALLED, reason, None, hang.host, hang.rank, f"hang of rank {hang.rank}: {hang.doing}")
+
+
+def _own_fault(seen: Observed) -> RankFault | None:
+    """The earliest fault that is not merely about a peer."""
+    own = [fault for fault in seen.faults if not fault.of_a_peer and fault.exit_code != EXIT_SAVED]
+    return min(own, key=lambda fault: fault.time, default=None)
+
+
+def _killed(seen: Observed) -> TaskEnd | None:
+    """The first rank that a signal ended without a word of its own."""
+    spoken = {fault.rank for fault in seen.faults} | set(seen.exits)
+    return next((end for end in seen.task_ends if end.killed and end.rank not in spoken), None)
+
+
+def _error(seen: Observed) -> Verdict:
+    killed, fault = _killed(seen), _own_fault(seen)
+    if fault is not None and not (killed and killed.out_of_memory):
+        return _of_fault(fault)
+    if killed is not None:
+        how = "ran out of memory on its host" if killed.out_of_memory else f"was ended by a signal ({killed.how})"
+        reason = f"rank {killed.rank} on {killed.host} {how}"
+        return Verdict(Ending.JOB_ERROR, reason, seen.exit_code, killed.host, killed.rank, f"rank killed: {killed.how}")
+    if seen.faults:
+        return _of_fault(min(seen.faults, key=lambda one: one.time))
+    first = next(iter(seen.task_ends), None)
+    if first is not None:
+        reason = f"rank {first.rank} on {first.host} ended without a word ({first.how})"
+        return Verdict(Ending.JOB_ERROR, reason, seen.exit_code, first.host, first.rank, f"no word: {first.how}")
+    return Verdict(
+        Ending.JOB_ERROR,
+        f"the ranks ended with exit code {seen.exit_code} and said nothing",
+        seen.exit_code,
+        mark="silent end",
+    )
+
+
+def _of_fault(fault: RankFault) -> Verdict:
+    at = "" if fault.step is None else f" at step {fault.step}"
+    reason = f"rank {fault.rank} on {fault.host}{at}: {fault.type}: {fault.message}"
+    return Verdict(
+        Ending.JOB_ERROR, reason, fault.exit_code, fault.host, fault.rank, fault.mark, fault.step, fault.trace
+    )

@@ -1,0 +1,73 @@
+"""What training starts from, and the key it gives: the shards manifest and the initial weights. An edge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from steelrail.artifacts.fabric import FabricReport
+from steelrail.artifacts.files import read_artifact, write_whole
+from steelrail.artifacts.shards import ShardsManifest
+from steelrail.clients.disk import sha256_file
+from steelrail.config import keys
+from steelrail.config.schema import Run
+from steelrail.errors import InputError, must
+from steelrail.launch.freeze import results_folder
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of training. ``key`` names the trained model; ``init_digest`` is none for random weights."""
+
+    key: str
+    manifest: ShardsManifest
+    init_digest: str | None
+
+
+def read_inputs(run: Run) -> Inputs:
+    """Return the inputs of a run. Raises ``InputError`` when a stage before is missing or weights are not there."""
+    results = results_folder(run)
+    manifest = read_artifact(results / "shards" / "manifest.json", ShardsManifest)
+    init = run.train.init_from
+    digest = None if init is None else folder_digest(Path(init), results / "train" / "digests.json")
+    return Inputs(keys.train_key(run, manifest.data_digest, digest), manifest, digest)
+
+
+def read_fabric(run: Run) -> FabricReport | None:
+    """Return the baseline of the fabric stage, or none when it was not made."""
+    path = results_folder(run) / "fabric" / "report.json"
+    return read_artifact(path, FabricReport) if path.exists() else None
+
+
+def folder_digest(folder: Path, cache: Path) -> str:
+    """Return the digest of a folder's files by name and content.
+
+    Weights of 140 GB are read once: ``cache`` keeps the digest of each file by path, size, time and inode.
+    """
+    if not folder.is_dir():
+        do = "name a folder with safetensors files"
+        raise InputError(must("train.init_from", "a folder", "missing", folder, do))
+    known = _read_cache(cache)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    found = {str(path.absolute()): _known_or_read(path, known) for path in files}
+    if found.items() - known.items():
+        write_whole(cache, json.dumps({**known, **found}, indent=1, sort_keys=True).encode())
+    names = [f"{path.name} {found[str(path.absolute())].split()[-1]}" for path in files]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _known_or_read(path: Path, known: Mapping[str, str]) -> str:
+    state = path.stat()
+    looks = f"{state.st_size} {state.st_mtime_ns} {state.st_ino}"
+    before = known.get(str(path.absolute()), "")
+    return before if before.startswith(f"{looks} ") else f"{looks} {sha256_file(path)}"
+
+
+def _read_cache(cache: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(cache.read_text()))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,57 @@
+"""One driver per run: a file lock that ends with its holder, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from steelrail.clients import clock
+from steelrail.clients.holder import this_process
+from steelrail.errors import BusyError, must
+
+
+@contextlib.contextmanager
+def only_driver(folder: Path, run_name: str) -> Iterator[None]:
+    """Hold the lock of ``results/<run>`` for the block. Raises ``BusyError`` that names a living holder.
+
+    The kernel gives the lock back when its holder dies, so a dead holder's lock does not count.
+    """
+    path = folder / "driver.lock"
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(_held(run_name, path)) from error
+        file.truncate(0)
+        file.write(json.dumps({"holder": this_process().text(), "since": clock.now()}))
+        file.flush()
+        yield
+
+
+def holder(folder: Path) -> str | None:
+    """Return who drives a run now, or none."""
+    path = folder / "driver.lock"
+    try:
+        with path.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _named(path)
+    except OSError:
+        return None
+    return None
+
+
+def _held(run_name: str, path: Path) -> str:
+    do = "wait for it, or end it (its job in Slurm goes on)"
+    return must(f"run {run_name}", "driven by one process", f"driven by {_named(path)}", path, do)
+
+
+def _named(path: Path) -> str:
+    try:
+        host, pid, _ = json.loads(path.read_text())["holder"].rsplit(":", 2)
+    except (OSError, ValueError, KeyError):
+        return "another process"
+    return f"process {pid} on {host}"

@@ -1,0 +1,116 @@
+"""What follows an ending: restart inside the allocation, requeue, or stop. Pure; one table, one owner of restarts.
+
+Progress means that the newest durable checkpoint advanced. Failures of ours without progress are bounded: so many
+restarts inside the allocation, then one requeue without the culprit, then the run stops with the reason. What Slurm
+does to us (preemption, a lost node, a requeue by hand) is answered by going on, as often as it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from steelrail.artifacts.train import Ending
+from steelrail.config.schema import Launch
+from steelrail.errors import CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
+
+
+class Action(StrEnum):
+    """What to do next."""
+
+    FINISH = "finish"
+    RESTART = "restart"
+    REQUEUE = "requeue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Past:
+    """One attempt that ended. ``exit_code`` is that of the rank's error; ``mark`` and ``step`` tell equal errors."""
+
+    ending: Ending
+    progressed: bool
+    exit_code: int | None = None
+    culprit: str | None = None
+    mark: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, why, and which host to leave out (only ever on evidence)."""
+
+    action: Action
+    reason: str
+    exclude: str | None = None
+
+
+# The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from.
+_HOPELESS = {kind.exit_code: kind.__name__ for kind in (ConfigError, InputError, StoreError, CheckpointError)}
+# The host or its links are at fault: other nodes may do.
+_OF_THE_HOST = {NodeError.exit_code, FabricError.exit_code}
+_OURS = (Ending.JOB_ERROR, Ending.STALLED, Ending.UNKNOWN)
+_FINAL = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
+
+
+def decide(past: Sequence[Past], limits: Launch, room: bool = True) -> Decision:
+    """Return what follows the last of ``past`` (attempts since this job was submitted, oldest first; at least one).
+
+    ``room``: the segment has time left for another attempt.
+    """
+    last = past[-1]
+    if last.ending is Ending.DONE:
+        return Decision(Action.FINISH, "done")
+    if last.ending in _FINAL:
+        return Decision(Action.STOP, f"the run was {last.ending.value}")
+    if last.ending is Ending.WALLTIME:
+        return _after_walltime(past, limits, room)
+    if last.ending not in _OURS:
+        return Decision(Action.REQUEUE, f"{last.ending.value}: the job goes on when Slurm has nodes")
+    return _after_error(past, limits, room)
+
+
+def _after_walltime(past: Sequence[Past], limits: Launch, room: bool) -> Decision:
+    wasted = _run_length(past, lambda one: one.ending is Ending.WALLTIME and not one.progressed)
+    if wasted > limits.requeues_without_progress:
+        return Decision(Action.STOP, f"{wasted} segments ended at the time limit without a newer durable checkpoint")
+    # A save asked for with time to spare: going on here costs no place in the queue.
+    return Decision(Action.RESTART if room else Action.REQUEUE, "walltime: saved, going on")
+
+
+def _after_error(past: Sequence[Past], limits: Launch, room: bool) -> Decision:
+    last = past[-1]
+    if last.exit_code in _HOPELESS and last.ending is Ending.JOB_ERROR:
+        return Decision(Action.STOP, f"{_HOPELESS[last.exit_code]}: a restart would meet it again")
+    same = _run_length(past, lambda one: one.mark is not None and (one.mark, one.step) == (last.mark, last.step))
+    if last.ending is Ending.JOB_ERROR and same >= limits.same_error_limit:
+        at = "" if last.step is None else f" at step {last.step}"
+        return Decision(Action.STOP, f"the same error came {same} times{at}")
+    failures = _failures(past)
+    if failures > limits.restarts_in_allocation + limits.requeues_without_progress:
+        return Decision(Action.STOP, f"{failures} attempts failed without a newer durable checkpoint")
+    if last.exit_code in _OF_THE_HOST or failures > limits.restarts_in_allocation or not room:
+        return Decision(
+            Action.REQUEUE, f"failure {failures} without progress: requeue without the culprit", last.culprit
+        )
+    return Decision(Action.RESTART, f"failure {failures} without progress: restart inside the allocation")
+
+
+def _failures(past: Sequence[Past]) -> int:
+    """Failures of ours since the newest durable checkpoint advanced; an attempt that advanced it and failed is one."""
+    count = 0
+    for one in reversed(past):
+        count += one.ending in _OURS
+        if one.progressed:
+            break
+    return count
+
+
+def _run_length(past: Sequence[Past], same: Callable[[Past], bool]) -> int:
+    count = 0
+    for one in reversed(past):
+        if not same(one):
+            break
+        count += 1
+    return count

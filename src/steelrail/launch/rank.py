@@ -1,0 +1,152 @@
+"""One rank of one attempt: ``python -m steelrail.launch.rank <run folder> <attempt>``. An edge.
+
+Heartbeat and signals come before torch, probes before the process group, the fence's epoch from the supervisor.
+Whatever happens, this process says how it ended: an ``end`` event, an error file if it failed, and its exit code.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from steelrail import log
+from steelrail.artifacts.events import EventWriter
+from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED, RunFolder
+from steelrail.clients import clock, process
+from steelrail.clients.ranks import RankPlace, master, rank_place
+from steelrail.config.drills import drill_at
+from steelrail.config.schema import Category, Run
+from steelrail.errors import SteelrailError
+from steelrail.launch.endings import RankFault
+from steelrail.launch.freeze import Frozen, read_frozen
+from steelrail.launch.probes import probe_node
+from steelrail.launch.pulse import Ears, Pulse
+from steelrail.train.drills import perform
+
+_log = log.logger(__name__)
+EPOCH_VARIABLE = "STEELRAIL_EPOCH"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What every part of a rank's life needs."""
+
+    run: Run
+    frozen: Frozen
+    folder: RunFolder
+    attempt: int
+    epoch: int
+    place: RankPlace
+    events: EventWriter
+    pulse: Pulse
+    ears: Ears
+
+    @property
+    def key(self) -> str:
+        """Key of the model."""
+        return self.folder.root.name
+
+    def enter(self, category: Category, doing: str) -> None:
+        """Time belongs to ``category`` from now on; drills of that category happen now."""
+        self.events.enter(category)
+        self.pulse.beat(None, doing)
+        self.drill(category)
+
+    def drill(self, category: Category) -> None:
+        """Carry out the faults put in on purpose for this category."""
+        perform(drill_at(self.run.drills, category, rank=self.place.rank, attempt=self.attempt), clock.sleep)
+
+
+def main(argv: list[str]) -> int:
+    """Live one rank's life and return its exit code."""
+    ears = Ears()
+    ears.start()
+    faulthandler.register(signal.SIGQUIT)
+    folder, attempt, place = RunFolder(Path(argv[1])), int(argv[2]), rank_place()
+    pulse = Pulse(folder.heartbeat(place.rank), attempt, place.rank, place.host)
+    pulse.start()
+    events = _events(folder, attempt, place)
+    log.configure()
+    try:
+        code, reason = _live(folder, attempt, place, events, pulse, ears)
+    except BaseException as error:  # noqa: BLE001  (the last place where this process can say what happened)
+        code, reason = _fail(error, folder, attempt, place, events, pulse)
+    _end(events, code, reason)
+    return code
+
+
+def _live(
+    folder: RunFolder, attempt: int, place: RankPlace, events: EventWriter, pulse: Pulse, ears: Ears
+) -> tuple[int, str]:
+    run, frozen = read_frozen(folder)
+    rank = Rank(run, frozen, folder, attempt, int(os.environ[EPOCH_VARIABLE]), place, events, pulse, ears)
+    rank.drill("startup")
+    pulse.beat(None, "probes")
+    probe_node(run, frozen, folder, place)
+    pulse.beat(None, "imports")
+    from steelrail.launch.rank_train import train_rank  # brings torch: seconds, so only once the probes have passed
+
+    saved = train_rank(rank, master())
+    return (EXIT_SAVED, f"saved on {ears.heard.name if ears.heard else 'a signal'}") if saved else (EXIT_DONE, "done")
+
+
+def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:
+    """Open the event file with time counted from the start of this process, interpreter and imports included."""
+    moments = [process.started(os.getpid()) or clock.now()]
+    path = folder.events(attempt, place.rank)
+    events = EventWriter(path, attempt, place.rank, place.host, lambda: moments.pop() if moments else clock.now())
+    events.enter("startup")
+    return events
+
+
+def _fail(
+    error: BaseException, folder: RunFolder, attempt: int, place: RankPlace, events: EventWriter, pulse: Pulse
+) -> tuple[int, str]:
+    code = error.exit_code if isinstance(error, SteelrailError) else EXIT_ERROR
+    message = " ".join(str(error).split())[:2000]
+    fault = RankFault(
+        rank=place.rank,
+        host=getattr(error, "culprit", None) or place.host,
+        type=_kind(error),
+        message=message,
+        step=pulse.step,
+        trace="".join(traceback.format_exception(error))[-20_000:],
+        exit_code=code,
+        time=clock.now(),
+    )
+    write_whole(folder.error(attempt, place.rank), json.dumps(asdict(fault), indent=1).encode())
+    _log.error("rank %d on %s failed at %s\n%s", place.rank, place.host, pulse.doing, fault.trace)
+    return code, f"{fault.type}: {message}"
+
+
+def _kind(error: BaseException) -> str:
+    """Name of the error; running out of memory is named as such wherever it happened."""
+    name = type(error).__name__
+    if name == "OutOfMemoryError":
+        return "OutOfMemoryError (GPU)"
+    return "MemoryError (host)" if isinstance(error, MemoryError) else name
+
+
+def _end(events: EventWriter, code: int, reason: str) -> None:
+    """Say the exit code, then let all ranks leave together: srun ends the others when one leaves with another code."""
+    events.write("end", exit_code=code, reason=reason)
+    events.close()
+    if code in (EXIT_DONE, EXIT_SAVED):
+        from steelrail.launch.rank_train import leave
+
+        leave()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of gloo, NCCL and boto3 would keep Python's own ending waiting.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

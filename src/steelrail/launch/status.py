@@ -1,0 +1,190 @@
+"""``steelrail status``: how a run stands, in one look. An edge."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from steelrail.artifacts.trainer import RunFolder
+from steelrail.clients import clock
+from steelrail.clients.slurm import Slurm, user_name
+from steelrail.config.schema import Run
+from steelrail.errors import SteelrailError
+from steelrail.formats.squeue import parse_identity
+from steelrail.launch import ledger, traces
+from steelrail.launch.freeze import read_frozen, results_folder
+from steelrail.launch.inputs import read_inputs
+from steelrail.launch.jobs import JobLine, read_jobs
+from steelrail.launch.ledger import Entry
+from steelrail.launch.lock import holder
+from steelrail.launch.logs import newest_folder
+from steelrail.launch.request import folder_digest, job_name
+from steelrail.launch.spend import spent_micro_usd, usd_per_second
+from steelrail.units import show_seconds, show_usd
+
+_WINDOW_STEPS = 20
+_ARTIFACTS = (
+    ("corpus", "corpus/manifest.json"),
+    ("shards", "shards/manifest.json"),
+    ("fabric", "fabric/report.json"),
+    ("train", "train/record.json"),
+    ("cost", "cost/summary.json"),
+)
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run stands. Seconds are floats, money is integer micro-dollars; none where nothing is known."""
+
+    run: str
+    stage: str
+    key: str | None
+    job_id: str | None
+    state: str
+    reason: str
+    driver: str | None
+    attempt: int | None
+    nodes: tuple[str, ...]
+    last_ending: str | None
+    step: int | None
+    steps: int
+    tokens_per_s: float | None
+    eta_seconds: float | None
+    spent_micro_usd: int | None
+    durable_step: int | None
+
+    def json(self) -> str:
+        """Return the status for machines."""
+        return json.dumps(asdict(self), indent=1)
+
+    def text(self) -> str:
+        """Return the status for a reader."""
+        return "\n".join(f"{name:<12}{value}" for name, value in self._lines() if value)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        at = f"{self.step} of {self.steps}" if self.step is not None else ""
+        speed = f"{self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+        left = f"{show_seconds(self.eta_seconds)} left" if self.eta_seconds is not None else ""
+        nodes = f" on {', '.join(self.nodes)}" if self.nodes else ""
+        return [
+            ("run", f"{self.run}, stage {self.stage}" + (f", key {self.key}" if self.key else "")),
+            (
+                "job",
+                f"{self.job_id}: {self.state}" + (f" ({self.reason})" if self.reason else "")
+                if self.job_id
+                else self.state,
+            ),
+            ("attempt", f"{self.attempt}{nodes}" if self.attempt else ""),
+            ("last ending", self.last_ending or ""),
+            ("step", ", ".join(filter(None, (at, speed, left)))),
+            ("checkpoint", f"step {self.durable_step}" if self.durable_step is not None else ""),
+            ("spent", show_usd(self.spent_micro_usd) if self.spent_micro_usd is not None else ""),
+            ("driver", self.driver or ""),
+        ]
+
+
+def status(run: Run) -> RunStatus:
+    """Return how a run stands now."""
+    folder = _folder(run)
+    entries = ledger.read(folder) if folder else ()
+    line, state, reason = _job(run, folder)
+    last = entries[-1] if entries else None
+    step, speed = _speed(run, folder, last)
+    live = state not in ("none", "UNKNOWN") and last is not None and last.ended is None
+    return RunStatus(
+        run=run.name,
+        stage=_stage(run),
+        key=folder.root.name if folder else None,
+        job_id=line.job_id if line else None,
+        state=state,
+        reason=reason,
+        driver=holder(results_folder(run)) if results_folder(run).is_dir() else None,
+        attempt=last.attempt if last else None,
+        nodes=last.nodes if last and live else (),
+        last_ending=_last_ending(entries),
+        step=step,
+        steps=run.train.steps,
+        tokens_per_s=speed if live else None,
+        eta_seconds=_eta(run, step, speed) if live else None,
+        spent_micro_usd=_spent(run, folder, entries, live),
+        durable_step=_durable(folder, entries),
+    )
+
+
+def _folder(run: Run) -> RunFolder | None:
+    """The folder of this run file's key where it can be told, else the one in which something happened last."""
+    try:
+        folder = RunFolder(results_folder(run) / "train" / read_inputs(run).key)
+        return folder if folder.ledger.exists() or read_jobs(folder) else newest_folder(run)
+    except SteelrailError:
+        return None
+
+
+def _job(run: Run, folder: RunFolder | None) -> tuple[JobLine | None, str, str]:
+    known = read_jobs(folder) if folder else ()
+    last = known[-1] if known else None
+    if run.slurm.executor == "local":
+        return last, "RUNNING" if last and last.process_lives() else "none", ""
+    try:
+        rows = Slurm(retry_seconds=5.0).queue(user_name(), job_name(run.name, "train"))
+    except SteelrailError as error:
+        return last, "UNKNOWN", str(error)
+    mine = folder_digest(results_folder(run))
+    for row in rows:
+        identity = parse_identity(row.comment)
+        if identity is not None and identity.folder in ("", mine):
+            line = next((one for one in known if one.job_id == row.job_id), None)
+            return (
+                line or JobLine(row.job_id, 0.0, "", "", "", None),
+                row.state,
+                "" if row.reason == "None" else row.reason,
+            )
+    return last, "none", "no job in the queue"
+
+
+def _stage(run: Run) -> str:
+    results = results_folder(run)
+    missing = (name for name, path in _ARTIFACTS if not (results / path).exists())
+    return next(missing, "done")
+
+
+def _speed(run: Run, folder: RunFolder | None, last: Entry | None) -> tuple[int | None, float | None]:
+    """The newest step, and tokens per second over the last steps of the newest attempt."""
+    if folder is None or last is None:
+        return None, None
+    events = [one for one in traces.rank_events(folder, last.attempt, 0) if one.kind == "step"][-_WINDOW_STEPS:]
+    if not events:
+        resumed = traces.steps_of(folder, last.attempt).resumed_from
+        return resumed if resumed is not None else traces.newest_step(folder, last.attempt), None
+    span = events[-1].time - events[0].data["start"]
+    tokens = sum(int(one.data["tokens"]) for one in events)
+    return events[-1].data["step"], tokens / span if span > 0 else None
+
+
+def _eta(run: Run, step: int | None, speed: float | None) -> float | None:
+    if step is None or not speed:
+        return None
+    return (run.train.steps - step) * run.train.global_batch_sequences * run.train.sequence_tokens / speed
+
+
+def _last_ending(entries: tuple[Entry, ...]) -> str | None:
+    ended = [entry for entry in entries if entry.ending is not None]
+    return f"attempt {ended[-1].attempt}: {ended[-1].ending}: {ended[-1].reason}" if ended else None
+
+
+def _spent(run: Run, folder: RunFolder | None, entries: tuple[Entry, ...], live: bool) -> int | None:
+    if folder is None or not entries:
+        return None
+    try:
+        frozen_run, frozen = read_frozen(folder)
+    except SteelrailError:
+        return None
+    rate = usd_per_second(frozen_run, frozen.usd_per_gpu_hour)
+    return None if rate is None else spent_micro_usd(entries, clock.now() if live else None, rate)
+
+
+def _durable(folder: RunFolder | None, entries: tuple[Entry, ...]) -> int | None:
+    if folder is None or not entries:
+        return None
+    newest = traces.newest_durable(folder, entries[-1].attempt + 1)
+    return newest if newest >= 0 else None

@@ -1,0 +1,67 @@
+"""``steelrail stop``: save, end, and stay ended until somebody runs train again. An edge."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.trainer import RunFolder
+from steelrail.clients import clock
+from steelrail.clients.slurm import Slurm, user_name
+from steelrail.config.schema import Run
+from steelrail.errors import ClusterError
+from steelrail.formats.squeue import Identity, QueueRow, parse_identity
+from steelrail.launch.freeze import results_folder
+from steelrail.launch.jobs import read_jobs
+from steelrail.launch.request import folder_digest, job_name
+
+
+def stop(run: Run) -> str:
+    """Ask the live job of a run to save and end; cancel one that only waits. Return what was done, for a reader."""
+    if run.slurm.executor == "local":
+        return _stop_local(run)
+    slurm = Slurm()
+    rows = slurm.queue(user_name(), job_name(run.name, "train"))
+    mine = folder_digest(results_folder(run))
+    found = [(row, one) for row in rows if (one := parse_identity(row.comment)) and one.folder in ("", mine)]
+    if not found:
+        return f"run {run.name}: no training job is alive, nothing to stop"
+    return "\n".join(_stop_job(run, slurm, row, identity) for row, identity in found)
+
+
+def request_stop(folder: RunFolder) -> None:
+    """Leave the request where the supervisor looks."""
+    who = {"host": socket.gethostname(), "uid": os.getuid(), "time": clock.now()}
+    write_whole(folder.stop_request, json.dumps(who).encode())
+
+
+def _stop_job(run: Run, slurm: Slurm, row: QueueRow, identity: Identity) -> str:
+    folder = RunFolder(results_folder(run) / "train" / identity.key)
+    request_stop(folder)
+    try:
+        view = slurm.job(row.job_id)
+    except ClusterError:
+        view = None
+    # Nothing runs that could save: a job that waits is ended by Slurm.
+    if view is not None and view.state == "PENDING":
+        slurm.cancel(row.job_id)
+        return f"run {run.name}: job {row.job_id} was waiting and is cancelled"
+    return f"run {run.name}: job {row.job_id} was asked to save and end; it stays stopped until train is run again"
+
+
+def _stop_local(run: Run) -> str:
+    train = results_folder(run) / "train"
+    roots = sorted(path for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
+    alive = [root for root in roots if _lives(root)]
+    for root in alive:
+        request_stop(RunFolder(root))
+    if not alive:
+        return f"run {run.name}: no training job is alive, nothing to stop"
+    return f"run {run.name}: the local job was asked to save and end"
+
+
+def _lives(root: Path) -> bool:
+    return any(line.process_lives() for line in read_jobs(RunFolder(root)))

@@ -1,0 +1,81 @@
+"""What the ranks of an attempt left behind on the shared file system: events, errors, heartbeats. Reads only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from steelrail.artifacts.events import Event, read_events
+from steelrail.artifacts.trainer import Heartbeat, RunFolder, read_heartbeat
+from steelrail.launch.endings import RankFault
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What an attempt did, by rank 0's events; none where there was nothing. ``durable``: its newest checkpoint."""
+
+    resumed_from: int | None
+    first_step: int | None
+    last_step: int | None
+    durable: int | None
+    last_event: float | None
+
+
+def steps_of(folder: RunFolder, attempt: int) -> Steps:
+    """Return what rank 0 of an attempt did."""
+    events = rank_events(folder, attempt, 0)
+    steps = [event.data["step"] for event in events if event.kind == "step"]
+    restored = [event.data.get("step") for event in events if event.kind == "restore"]
+    durable = [event.data["step"] for event in events if event.kind == "durable"]
+    return Steps(
+        resumed_from=restored[-1] if restored else None,
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+        durable=max(durable, default=None),
+        last_event=events[-1].time if events else None,
+    )
+
+
+def rank_events(folder: RunFolder, attempt: int, rank: int) -> list[Event]:
+    """Return the events of one rank in one attempt; none when it never wrote any."""
+    path = folder.events(attempt, rank)
+    return list(read_events(path)) if path.exists() else []
+
+
+def newest_durable(folder: RunFolder, before_attempt: int) -> int:
+    """Return the newest durable step of all attempts before one; -1 when there is none."""
+    found = (steps_of(folder, attempt).durable for attempt in range(1, before_attempt))
+    return max((step for step in found if step is not None), default=-1)
+
+
+def newest_step(folder: RunFolder, before_attempt: int) -> int | None:
+    """Return the last step of the attempts before one; none when no step was ever made."""
+    found = (steps_of(folder, attempt).last_step for attempt in range(1, before_attempt))
+    return max((step for step in found if step is not None), default=None)
+
+
+def exits(folder: RunFolder, attempt: int, world_size: int) -> dict[int, int]:
+    """Return the exit codes that ranks announced."""
+    found = {}
+    for rank in range(world_size):
+        ends = [event for event in rank_events(folder, attempt, rank) if event.kind == "end"]
+        if ends:
+            found[rank] = int(ends[-1].data["exit_code"])
+    return found
+
+
+def faults(folder: RunFolder, attempt: int, world_size: int) -> list[RankFault]:
+    """Return what ranks wrote before they ended in error."""
+    found = []
+    for rank in range(world_size):
+        try:
+            found.append(RankFault(**json.loads(folder.error(attempt, rank).read_text())))
+        except (OSError, ValueError, TypeError):
+            continue
+    return found
+
+
+def heartbeats(folder: RunFolder, attempt: int, world_size: int) -> dict[int, Heartbeat]:
+    """Return the newest heartbeats of an attempt; those of earlier attempts are left out."""
+    beats = ((rank, read_heartbeat(folder.heartbeat(rank))) for rank in range(world_size))
+    return {rank: beat for rank, beat in beats if beat is not None and beat.attempt == attempt}

@@ -1,0 +1,107 @@
+"""Training's door to the outside: process-wide settings, metrics files, exported weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+
+from steelrail.clients import clock
+from steelrail.config.schema import Run
+from steelrail.log import logger
+from steelrail.train.communication import Waits, time_collectives
+from steelrail.train.context import Clock, MetricsRow, Outcome, TrainContext, TrainState
+from steelrail.train.export import write_weights
+from steelrail.train.loop import Record, run_steps
+from steelrail.train.optimizer import make_optimizer
+from steelrail.train.parallel import build_model, initialise, make_mesh
+from steelrail.train.weights import read_weights
+
+log = logger(__name__)
+
+
+def build(run: Run, device: torch.device) -> TrainState:
+    """Return the sharded model and its optimizer at step 0, ready to train or to be restored into.
+
+    The process group of all ranks must be there. Weights come from ``train.init_from`` or the seed; raises
+    ``InputError`` when those files do not fit the model.
+    """
+    freeze_kernels(run.train.deterministic)
+    train = run.train
+    mesh = make_mesh(device.type, dist.get_world_size())
+    model = build_model(train.model, mesh, device, train.precision, train.recompute)
+    if train.init_from is None:
+        initialise(model, train.seed)
+    else:
+        read_weights(model, Path(train.init_from))
+    waits = Waits(clock.monotonic, device)
+    time_collectives(model, waits)
+    return TrainState(model, make_optimizer(model, train.optimizer), mesh, waits)
+
+
+def train(context: TrainContext, state: TrainState) -> Outcome:
+    """Train until done or told to stop; export the final weights when done. See ``train.loop.run_steps``."""
+    with ExitStack() as stack:
+        record = _recorder(context, stack) if context.rank == 0 else _no_record
+        outcome = run_steps(context, state, Clock(clock.now, clock.monotonic, clock.sleep), record)
+    if outcome is Outcome.DONE and context.export_folder is not None:
+        context.beat(context.run.train.steps, "export")
+        write_weights(context.run, state, context.export_folder, context.tokenizer, context.end_of_text_id)
+    return outcome
+
+
+def freeze_kernels(deterministic: bool) -> None:
+    """Choose kernels for this process: always the same ones, to the last bit, when ``deterministic``."""
+    if not deterministic:
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Every buffer is written before it is read; filling each one first would cost a pass over memory.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+
+
+def _recorder(context: TrainContext, stack: ExitStack) -> Record:
+    """Return what writes a row of metrics: a JSON line, and TensorBoard's scalars beside it."""
+    path = context.folder.metrics(context.attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = stack.enter_context(path.open("a", encoding="utf-8"))
+    scalars = _scalars(context.folder.root / "tensorboard", stack)
+
+    def record(row: MetricsRow) -> None:
+        _write_line(file, row)
+        scalars(row)
+
+    return record
+
+
+def _write_line(file: TextIO, row: MetricsRow) -> None:
+    file.write(json.dumps(asdict(row), separators=(",", ":")) + "\n")
+    file.flush()
+
+
+def _scalars(folder: Path, stack: ExitStack) -> Callable[[MetricsRow], None]:
+    from torch.utils.tensorboard import SummaryWriter  # seconds to import, and one rank alone needs it
+
+    writer = SummaryWriter(str(folder))
+    stack.callback(writer.close)
+
+    def write(row: MetricsRow) -> None:
+        fields = {"train/loss": row.loss, "train/grad_norm": row.grad_norm, "train/learning_rate": row.learning_rate}
+        if row.heldout_loss is not None:
+            fields["heldout/loss"] = row.heldout_loss
+        for name, value in {**fields, "speed/tokens_per_s": row.tokens_per_s}.items():
+            writer.add_scalar(name, value, row.step, walltime=row.time)
+
+    return write
+
+
+def _no_record(row: MetricsRow) -> None:
+    """Only rank 0 keeps metrics."""

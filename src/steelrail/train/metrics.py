@@ -1,0 +1,60 @@
+"""Metrics of all attempts, gathered to one Parquet file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steelrail.artifacts.files import write_whole
+from steelrail.train.context import MetricsRow
+
+SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("loss", pa.float64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("token_digest", pa.int64(), nullable=False),
+        pa.field("grad_norm", pa.float64(), nullable=False),
+        pa.field("learning_rate", pa.float64(), nullable=False),
+        pa.field("step_seconds", pa.float64(), nullable=False),
+        pa.field("tokens_per_s", pa.float64(), nullable=False),
+        pa.field("time", pa.float64(), nullable=False),
+        pa.field("heldout_loss", pa.float64(), nullable=True),
+    ]
+)
+
+
+def gather_metrics(sources: list[Path], target: Path) -> int:
+    """Write the rows of every attempt's JSON lines to a Parquet file, in order of attempt and step; return how many.
+
+    A last line without its end (a killed writer) is left out. Steps that were replayed are there once per attempt.
+    """
+    rows = sorted((row for path in sources for row in read_rows(path)), key=lambda row: (row.attempt, row.step))
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=SCHEMA), buffer, compression="zstd")
+    write_whole(target, buffer.getvalue())
+    return len(rows)
+
+
+def read_rows(path: Path) -> Iterator[MetricsRow]:
+    """Yield the rows of one attempt, as far as they are whole; none when the attempt never made a step."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield MetricsRow(**_known(json.loads(line)))
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {one.name: values[one.name] for one in fields(MetricsRow)}

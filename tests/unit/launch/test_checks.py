@@ -1,0 +1,47 @@
+import pytest
+
+from steelrail.errors import ClusterError
+from steelrail.formats.sinfo import parse_nodes
+from steelrail.launch.checks import check_partition
+
+FOUR = "".join(f"node{number}|idle|4|gpu:h100:16\n" for number in range(1, 5))
+
+
+def check(run, text):
+    return check_partition(run, parse_nodes(text), ("gpu", "cpu"))
+
+
+def test_a_partition_that_can_give_the_shape_has_no_complaint(demo):
+    assert check(demo, FOUR) == []
+
+
+def test_a_partition_that_does_not_exist_is_answered_with_those_that_do(demo):
+    with pytest.raises(ClusterError, match=r"is gpu \(slurm.partition\): set slurm.partition to one of gpu, cpu"):
+        check(demo, "")
+
+
+def test_a_shape_that_the_partition_can_never_give_is_refused_with_its_offer(demo):
+    text = FOUR.replace(":16", ":8").replace("node4", "node3")
+    with pytest.raises(ClusterError, match=r"able to give 4 nodes with 16 gpu.*is 3 nodes with 8 gpu and 4 CPUs"):
+        check(demo, text)
+
+
+def test_too_few_cpus_are_refused(demo, change):
+    with pytest.raises(ClusterError, match="and 16 CPUs each"):
+        check(change(demo, "slurm", cpus_per_rank=8), FOUR)
+
+
+def test_nodes_that_are_never_to_be_used_do_not_count(demo, change):
+    with pytest.raises(ClusterError, match="is 3 nodes"):
+        check(change(demo, "slurm", exclude=("node2",)), FOUR)
+
+
+def test_nodes_that_are_down_now_are_a_warning(demo):
+    (warning,) = check(demo, FOUR.replace("node3|idle", "node3|down*"))
+    assert warning == "3 of 4 nodes are up in partition gpu; the job waits for more (node3)"
+
+
+def test_a_typed_resource_counts_only_gpus_of_that_type(demo, change):
+    assert check(change(demo, "slurm", gres="gpu:h100"), FOUR) == []
+    with pytest.raises(ClusterError):
+        check(change(demo, "slurm", gres="gpu:a100"), FOUR)

@@ -1,0 +1,142 @@
+import pytest
+
+from steelrail.artifacts.train import Ending
+from steelrail.artifacts.trainer import EXIT_SAVED
+from steelrail.errors import NodeError
+from steelrail.formats.srun import TaskEnd
+from steelrail.launch.endings import Hang, Observed, RankFault, close, judge
+
+SAVED = dict.fromkeys(range(4), EXIT_SAVED)
+
+
+def seen(**changes):
+    return Observed(**{"world_size": 4, "exit_code": 1, "exits": {}, "faults": (), "task_ends": (), **changes})
+
+
+def fault(rank=2, time=10.0, kind="ValueError", message="bad", step=7, code=1):
+    return RankFault(rank, f"node{rank}", kind, message, step, "Traceback: ...", code, time)
+
+
+def test_all_ranks_at_zero_is_done():
+    assert judge(seen(exit_code=0, exits=dict.fromkeys(range(4), 0))).ending is Ending.DONE
+
+
+def test_three_of_four_ranks_done_is_not_done():
+    assert judge(seen(exit_code=0, exits=dict.fromkeys(range(3), 0))).ending is Ending.JOB_ERROR
+
+
+def test_done_counts_even_while_the_job_is_being_preempted():
+    assert judge(seen(exits=dict.fromkeys(range(4), 0), terminated=True)).ending is Ending.DONE
+
+
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        ({"asked": "stop"}, Ending.STOPPED),
+        ({"asked": "budget"}, Ending.BUDGET),
+        ({"asked": "walltime"}, Ending.WALLTIME),
+        ({"near_limit": True}, Ending.WALLTIME),
+        ({"terminated": True}, Ending.PREEMPTION),
+        ({}, Ending.WALLTIME),
+    ],
+)
+def test_saved_ranks_end_for_the_reason_they_were_told(changes, ending):
+    assert judge(seen(exit_code=EXIT_SAVED, exits=SAVED, **changes)).ending is ending
+
+
+def test_a_stop_that_was_not_followed_in_time_is_still_a_stop():
+    verdict = judge(seen(exit_code=137, asked="stop"))
+    assert verdict.ending is Ending.STOPPED
+    assert "before every rank had saved" in verdict.reason
+
+
+def test_the_rank_that_raised_is_named_with_its_step_and_trace():
+    verdict = judge(seen(faults=[fault()]))
+    assert (verdict.ending, verdict.culprit, verdict.rank, verdict.step) == (Ending.JOB_ERROR, "node2", 2, 7)
+    assert verdict.reason == "rank 2 on node2 at step 7: ValueError: bad"
+    assert verdict.trace.startswith("Traceback")
+
+
+def test_peers_that_lost_a_connection_are_not_the_culprit():
+    peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer [10.0.0.3]:1234")
+    assert judge(seen(faults=[peer, fault(2, 10.0)])).rank == 2
+
+
+def test_a_rank_killed_without_a_word_is_the_culprit_not_those_that_noticed():
+    peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer [10.0.0.3]:1234")
+    ends = [TaskEnd(3, "node3", "Killed", None), TaskEnd(0, "node0", "Exited with exit code 1", 1)]
+    verdict = judge(seen(faults=[peer], task_ends=ends))
+    assert (verdict.rank, verdict.culprit) == (3, "node3")
+    assert "ended by a signal (Killed)" in verdict.reason
+
+
+def test_ranks_that_srun_took_down_are_not_the_culprit():
+    ends = [TaskEnd(1, "node1", "Terminated", None), TaskEnd(3, "node3", "Segmentation fault", None)]
+    assert judge(seen(task_ends=ends)).rank == 3
+
+
+def test_out_of_memory_on_the_host_is_named_even_beside_a_fault():
+    ends = [TaskEnd(3, "node3", "Out Of Memory", None)]
+    assert "out of memory on its host" in judge(seen(faults=[fault()], task_ends=ends)).reason
+
+
+def test_the_exit_code_of_our_own_errors_is_kept():
+    verdict = judge(seen(faults=[fault(kind="NodeError", code=NodeError.exit_code)]))
+    assert verdict.exit_code == NodeError.exit_code
+
+
+def test_equal_errors_have_equal_marks_and_others_have_not():
+    first, same, other = fault(1, 1.0), fault(3, 2.0), fault(message="worse")
+    assert first.mark == same.mark != other.mark
+
+
+def test_a_hang_names_the_rank_and_what_it_was_at():
+    verdict = judge(seen(exit_code=137, hang=Hang(5, "node3", 61.0, "step, step 12", True)))
+    assert (verdict.ending, verdict.culprit) == (Ending.STALLED, "node3")
+    assert verdict.reason == "rank 5 on node3 gave no sign of life for 61 s, at: step, step 12"
+
+
+def test_a_hang_of_all_ranks_blames_no_host():
+    verdict = judge(seen(exit_code=137, hang=Hang(2, "node1", 61.0, "step, step 12", False, stands_out=False)))
+    assert (verdict.culprit, "all ranks waited for each other" in verdict.reason) == (None, True)
+
+
+def test_a_lost_node_explains_whatever_the_ranks_said():
+    verdict = judge(seen(faults=[fault()], lost_nodes=["node4"]))
+    assert (verdict.ending, verdict.culprit) == (Ending.NODE_FAILURE, "node4")
+
+
+def test_ranks_that_fell_while_the_job_was_taken_down_say_nothing_of_the_code():
+    peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer")
+    assert judge(seen(faults=[peer], terminated=True)).ending is Ending.PREEMPTION
+
+
+def test_ranks_that_say_nothing_at_all_are_an_error():
+    verdict = judge(seen(exit_code=127))
+    assert (verdict.ending, "127" in verdict.reason) == (Ending.JOB_ERROR, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        ("NODE_FAIL", Ending.NODE_FAILURE),
+        ("PREEMPTED", Ending.PREEMPTION),
+        ("REQUEUED", Ending.REQUEUED),
+        ("CANCELLED", Ending.CANCELLED),
+        ("TIMEOUT", Ending.WALLTIME),
+        ("FAILED", Ending.JOB_ERROR),
+        ("COMPLETED", Ending.JOB_ERROR),
+    ],
+)
+def test_a_segment_whose_supervisor_died_ends_as_slurm_says(state, ending):
+    assert close(state, requeued=False).ending is ending
+
+
+def test_without_accounts_a_later_segment_tells_that_the_job_was_requeued():
+    assert close(None, requeued=True).ending is Ending.REQUEUED
+    assert close(None, requeued=False).ending is Ending.UNKNOWN
+
+
+@pytest.mark.parametrize("state", ["UNKNOWN", "RUNNING", "PENDING"])
+def test_unknown_is_never_done(state):
+    assert close(state, requeued=False).ending is Ending.UNKNOWN

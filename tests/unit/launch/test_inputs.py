@@ -1,0 +1,46 @@
+import os
+
+import pytest
+from rundir import write_inputs
+
+from steelrail.errors import InputError
+from steelrail.launch.inputs import folder_digest, read_inputs
+
+
+def weights(tmp_path, content=b"weights"):
+    folder = tmp_path / "init"
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(content)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_without_data_shards_the_message_names_the_stage(here):
+    with pytest.raises(InputError, match="run the stage that makes it"):
+        read_inputs(here)
+
+
+def test_other_data_give_another_key(here):
+    assert write_inputs(here, "one").key != write_inputs(here, "two").key
+
+
+def test_the_digest_of_weights_follows_their_content_and_names_only(tmp_path):
+    folder = weights(tmp_path)
+    first = folder_digest(folder, tmp_path / "cache.json")
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert folder_digest(folder, tmp_path / "cache.json") == first
+    assert folder_digest(weights(tmp_path, b"weights2"), tmp_path / "cache.json") != first
+
+
+def test_weights_are_read_once_while_they_are_not_touched(tmp_path, monkeypatch):
+    from steelrail.launch import inputs
+
+    folder = weights(tmp_path)
+    first = folder_digest(folder, tmp_path / "cache.json")
+    monkeypatch.setattr(inputs, "sha256_file", lambda path: pytest.fail("read again"))
+    assert folder_digest(folder, tmp_path / "cache.json") == first
+
+
+def test_missing_weights_are_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"train.init_from must be a folder"):
+        folder_digest(tmp_path / "nowhere", tmp_path / "cache.json")

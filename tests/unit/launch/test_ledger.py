@@ -1,0 +1,71 @@
+from steelrail.artifacts.train import Ending
+from steelrail.artifacts.trainer import RunFolder
+from steelrail.launch import ledger
+from steelrail.launch.endings import Verdict
+from steelrail.launch.ledger import Entry
+from steelrail.launch.policy import Action, Past
+from steelrail.launch.spend import paid_seconds
+
+
+def entry(attempt=1, **changes):
+    known = {
+        "attempt": attempt,
+        "job_id": "15",
+        "segment": 0,
+        "segment_started": 100.0,
+        "nodes": ("node1", "node2"),
+        "epoch": attempt,
+        "code_digest": "abc",
+        "started": 0.0,
+    }
+    return Entry(**{**known, **changes})
+
+
+def test_an_attempt_is_read_back_with_its_step_and_ending(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    ledger.write_step_id(folder, "node1", 1, "15.0")
+    verdict = Verdict(Ending.JOB_ERROR, "why", 1, "node2", 3, "ValueError: x", 7, "trace")
+    ledger.write_end(folder, "node1", 1, verdict, True, Action.RESTART)
+    (read,) = ledger.read(folder)
+    assert (read.job_id, read.step_id, read.nodes, read.epoch) == ("15", "15.0", ("node1", "node2"), 1)
+    assert (read.ending, read.reason, read.action) == (Ending.JOB_ERROR, "why", Action.RESTART)
+    assert read.past == Past(Ending.JOB_ERROR, True, 1, "node2", "ValueError: x", 7)
+
+
+def test_an_attempt_without_an_end_is_open(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    (read,) = ledger.read(folder)
+    assert (read.ended, read.ending, read.action) == (None, None, None)
+
+
+def test_a_supervisor_that_wakes_up_late_does_not_change_an_ending(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    ledger.write_end(folder, "head", 1, Verdict(Ending.NODE_FAILURE, "first"), False, None, ended=123.0)
+    ledger.write_end(folder, "node1", 1, Verdict(Ending.DONE, "late"), True, Action.FINISH)
+    (read,) = ledger.read(folder)
+    assert (read.ending, read.ended) == (Ending.NODE_FAILURE, 123.0)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    with folder.ledger.open("a") as file:
+        file.write('{"time": 1, "kind": "attempt_end", "att')
+    assert len(ledger.read(folder)) == 1
+
+
+def test_a_folder_in_which_nothing_ran_has_no_attempts(tmp_path):
+    assert ledger.read(RunFolder(tmp_path)) == ()
+
+
+def test_a_segment_is_paid_once_however_many_attempts_it_holds():
+    entries = [
+        entry(1, segment_started=100.0, started=110.0, ended=200.0),
+        entry(2, segment_started=100.0, started=201.0, ended=300.0),
+        entry(3, segment=1, segment_started=400.0, started=410.0, ended=None),
+    ]
+    assert paid_seconds(entries, 450.0) == 200.0 + 50.0
+    assert paid_seconds(entries[:2], None) == 200.0

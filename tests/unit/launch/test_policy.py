@@ -1,0 +1,105 @@
+import pytest
+
+from steelrail.artifacts.train import Ending
+from steelrail.config.schema import Launch
+from steelrail.errors import CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
+from steelrail.launch.policy import Action, Past, decide
+
+LIMITS = Launch()
+
+
+def past(*endings, progressed=False):
+    return [Past(ending, progressed, exit_code=1, mark=f"m{index}") for index, ending in enumerate(endings)]
+
+
+def actions(history):
+    """What was decided after each of the attempts of a history, in turn."""
+    return [decide(history[: count + 1], LIMITS).action for count in range(len(history))]
+
+
+def test_done_finishes():
+    assert decide(past(Ending.DONE), LIMITS).action is Action.FINISH
+
+
+@pytest.mark.parametrize("ending", [Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED])
+def test_what_was_ended_on_purpose_stays_ended(ending):
+    assert decide(past(ending), LIMITS).action is Action.STOP
+
+
+@pytest.mark.parametrize("ending", [Ending.PREEMPTION, Ending.REQUEUED, Ending.NODE_FAILURE])
+def test_what_slurm_does_to_us_never_stops_the_run(ending):
+    assert actions(past(*[ending] * 20)) == [Action.REQUEUE] * 20
+
+
+@pytest.mark.parametrize("ending", [Ending.JOB_ERROR, Ending.STALLED])
+def test_two_restarts_in_the_allocation_then_one_requeue_then_stop(ending):
+    expected = [Action.RESTART, Action.RESTART, Action.REQUEUE, Action.STOP]
+    assert actions(past(*[ending] * 4)) == expected
+
+
+def test_the_requeue_leaves_out_the_culprit_of_the_last_failure():
+    history = past(Ending.STALLED, Ending.STALLED)
+    history.append(Past(Ending.STALLED, False, culprit="node3", mark="m"))
+    assert decide(history, LIMITS).exclude == "node3"
+
+
+def test_a_restart_in_the_allocation_leaves_nothing_out():
+    assert decide([Past(Ending.STALLED, False, culprit="node3", mark="m")], LIMITS).exclude is None
+
+
+def test_a_newer_durable_checkpoint_makes_the_count_begin_again():
+    history = past(*[Ending.JOB_ERROR] * 3)
+    history += [Past(Ending.JOB_ERROR, True, mark="x"), Past(Ending.JOB_ERROR, False, mark="y")]
+    assert decide(history, LIMITS).action is Action.RESTART
+
+
+def test_a_lost_node_between_failures_does_not_forgive_them():
+    history = past(Ending.JOB_ERROR, Ending.NODE_FAILURE, Ending.JOB_ERROR, Ending.JOB_ERROR)
+    assert actions(history) == [Action.RESTART, Action.REQUEUE, Action.RESTART, Action.REQUEUE]
+
+
+def test_the_same_error_three_times_at_one_step_stops():
+    history = [Past(Ending.JOB_ERROR, True, exit_code=1, mark="ValueError: x", step=7)] * 3
+    decision = decide(history, LIMITS)
+    assert decision.action is Action.STOP
+    assert "same error came 3 times at step 7" in decision.reason
+
+
+def test_the_same_error_at_other_steps_goes_on_while_there_is_progress():
+    history = [Past(Ending.JOB_ERROR, True, exit_code=1, mark="ValueError: x", step=step) for step in (7, 17, 27)]
+    assert decide(history, LIMITS).action is Action.RESTART
+
+
+@pytest.mark.parametrize("kind", [ConfigError, InputError, StoreError, CheckpointError])
+def test_what_a_restart_would_meet_again_stops_at_once(kind):
+    decision = decide([Past(Ending.JOB_ERROR, False, exit_code=kind.exit_code)], LIMITS)
+    assert (decision.action, kind.__name__ in decision.reason) == (Action.STOP, True)
+
+
+@pytest.mark.parametrize("kind", [NodeError, FabricError])
+def test_a_fault_of_the_host_is_requeued_without_it(kind):
+    decision = decide([Past(Ending.JOB_ERROR, False, exit_code=kind.exit_code, culprit="node2")], LIMITS)
+    assert (decision.action, decision.exclude) == (Action.REQUEUE, "node2")
+
+
+def test_walltime_after_new_steps_goes_on_for_ever():
+    assert actions(past(*[Ending.WALLTIME] * 9, progressed=True)) == [Action.RESTART] * 9
+
+
+def test_walltime_without_time_left_is_requeued():
+    assert decide(past(Ending.WALLTIME, progressed=True), LIMITS, room=False).action is Action.REQUEUE
+
+
+def test_walltime_after_no_new_step_stops_the_run():
+    history = past(Ending.WALLTIME, Ending.WALLTIME)
+    assert decide(history[:1], LIMITS, room=False).action is Action.REQUEUE
+    assert decide(history, LIMITS, room=False).action is Action.STOP
+
+
+def test_an_error_with_no_time_left_is_requeued():
+    assert decide(past(Ending.JOB_ERROR), LIMITS, room=False).action is Action.REQUEUE
+
+
+def test_limits_of_zero_stop_at_the_first_failure():
+    limits = Launch(restarts_in_allocation=0, requeues_without_progress=0)
+    assert decide(past(Ending.STALLED), limits).action is Action.STOP

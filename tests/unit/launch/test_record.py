@@ -1,0 +1,98 @@
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from rundir import attempt, frozen_folder, rank_did, write_inputs
+
+from steelrail.artifacts.train import Ending
+from steelrail.errors import TrainError
+from steelrail.formats.sacct import SacctRow
+from steelrail.launch.freeze import read_frozen
+from steelrail.launch.policy import Action
+from steelrail.launch.record import finished_record, record_path, write_record
+
+
+@pytest.fixture
+def trained(here):
+    """A run of two attempts: requeued after step 4, then done at step 6."""
+    inputs = write_inputs(here)
+    folder = frozen_folder(here, inputs)
+    attempt(folder, 1, Ending.REQUEUED)
+    rank_did(folder, 1, [1, 2, 3, 4], durable=[2], heldout=[(0, 9.0)])
+    attempt(folder, 2, Ending.DONE, Action.FINISH, segment=1)
+    rank_did(folder, 2, [3, 4, 5, 6], durable=[4, 6], resumed=2, heldout=[(6, 7.5)])
+    return here, inputs, folder
+
+
+def write(trained, rows=None):
+    _, inputs, folder = trained
+    frozen_run, frozen = read_frozen(folder)
+    return write_record(frozen_run, frozen, inputs, folder, rows or {})
+
+
+def test_the_record_tells_every_attempt_with_its_steps(trained):
+    record = write(trained)
+    assert [(one.first_step, one.last_step, one.resumed_from, one.ending) for one in record.attempts] == [
+        (1, 4, None, Ending.REQUEUED),
+        (3, 6, 2, Ending.DONE),
+    ]
+    assert [one.step_id for one in record.attempts] == ["15.0", "15.1"]
+    assert (record.final_step, record.ending, record.job_ids) == (6, Ending.DONE, ("15",))
+    assert (record.heldout_first, record.heldout_last) == (9.0, 7.5)
+    assert record.tokens == 6 * 8 * 256
+
+
+def test_the_final_checkpoint_is_the_newest_in_the_store_with_its_epoch(trained):
+    _, inputs, _ = trained
+    expected = f"s3://steelrail/steelrail/demo/{inputs.key}/steps/0000000006-00000002"
+    assert write(trained).final_checkpoint == expected
+
+
+def test_metrics_hold_a_row_for_every_step_of_every_attempt(trained):
+    write(trained)
+    table = pq.read_table(record_path(trained[0]).with_name("metrics.parquet")).to_pydict()
+    assert list(zip(table["attempt"], table["step"], strict=True)) == [
+        *((1, step) for step in (1, 2, 3, 4)),
+        *((2, step) for step in (3, 4, 5, 6)),
+    ]
+
+
+def row(state, start, end):
+    counts = {"num_nodes": 2, "gpus": 32, "cpus": 8, "billing": 8}
+    texts = {"nodes": (), "partition": "gpu", "user": "me", "reason": "", "name": "x", "comment": ""}
+    codes = {"exit_code": 0, "exit_signal": 0, "derived_exit_code": 0, "elapsed_seconds": 0}
+    return SacctRow(job_id="15", step=None, state=state, submit=0.0, start=start, end=end, **codes, **counts, **texts)
+
+
+def test_the_accounts_tell_a_preemption_from_a_requeue_by_hand(trained):
+    rows = {"15": (row("PREEMPTED", 1.0, 9e9),)}
+    assert write(trained, rows).attempts[0].ending is Ending.PREEMPTION
+    assert write(trained, {"15": (row("REQUEUED", 1.0, 9e9),)}).attempts[0].ending is Ending.REQUEUED
+
+
+def test_a_finished_run_is_recognised_by_its_key(trained):
+    record = write(trained)
+    assert finished_record(trained[0], record.key) == record
+    assert finished_record(trained[0], "ffffffffffff") is None
+
+
+def test_a_torn_record_is_no_record(trained):
+    record = write(trained)
+    path = record_path(trained[0])
+    path.write_text(path.read_text()[:-40])
+    assert finished_record(trained[0], record.key) is None
+
+
+def test_no_secret_and_no_price_file_path_is_in_the_placement(trained):
+    placement = write(trained).placement
+    assert placement["environment.GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "aws" not in json.dumps(placement).lower()
+
+
+def test_a_finished_run_without_a_checkpoint_in_the_store_is_an_error(here):
+    inputs = write_inputs(here)
+    folder = frozen_folder(here, inputs)
+    attempt(folder, 1, Ending.DONE, Action.FINISH)
+    rank_did(folder, 1, [1, 2])
+    with pytest.raises(TrainError, match="final checkpoint must be in the store"):
+        write((here, inputs, folder))

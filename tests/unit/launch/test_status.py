@@ -1,0 +1,70 @@
+import json
+
+import pytest
+from rundir import attempt, frozen_folder, rank_did, write_inputs
+
+from steelrail.artifacts.train import Ending
+from steelrail.errors import InputError
+from steelrail.launch import logs, status, stop
+from steelrail.launch.jobs import JobLine, add_job
+from steelrail.launch.policy import Action
+
+
+@pytest.fixture
+def local(here, change):
+    return change(here, "slurm", executor="local")
+
+
+def test_a_run_that_never_began_has_only_its_stage(local):
+    now = status.status(local)
+    assert (now.stage, now.state, now.step, now.key) == ("corpus", "none", None, None)
+
+
+def test_a_run_that_was_interrupted_shows_step_checkpoint_money_and_ending(local):
+    inputs = write_inputs(local)
+    folder = frozen_folder(local, inputs)
+    attempt(folder, 1, Ending.STOPPED, Action.STOP)
+    rank_did(folder, 1, [1, 2, 3], durable=[2])
+    now = status.status(local)
+    assert (now.key, now.attempt, now.step, now.durable_step) == (inputs.key, 1, 3, 2)
+    assert now.last_ending == "attempt 1: stopped: because"
+    assert now.spent_micro_usd > 0
+    assert (now.tokens_per_s, now.eta_seconds) == (None, None)
+
+
+def test_the_status_for_machines_says_what_the_text_says(local):
+    inputs = write_inputs(local)
+    attempt(frozen_folder(local, inputs), 1, Ending.STOPPED, Action.STOP)
+    now = status.status(local)
+    assert json.loads(now.json())["key"] == inputs.key
+    assert f"key {inputs.key}" in now.text()
+
+
+def test_stop_without_a_job_says_so_and_leaves_no_request(local):
+    folder = frozen_folder(local, write_inputs(local))
+    assert "nothing to stop" in stop.stop(local)
+    assert not folder.stop_request.exists()
+
+
+def test_stop_asks_the_living_local_job(local):
+    from steelrail.clients.holder import this_process
+
+    folder = frozen_folder(local, write_inputs(local))
+    add_job(folder, JobLine("1", 0.0, "", "", "", this_process().text()))
+    assert "asked to save and end" in stop.stop(local)
+    assert folder.stop_request.exists()
+
+
+def test_logs_of_a_run_that_never_began_say_what_to_do(local):
+    with pytest.raises(InputError, match="run train first"):
+        list(logs.lines(local))
+
+
+def test_logs_are_those_of_the_newest_attempt(local):
+    folder = frozen_folder(local, write_inputs(local))
+    for number in (1, 2):
+        attempt(folder, number, Ending.STOPPED, Action.STOP)
+        folder.log(number).parent.mkdir(exist_ok=True)
+        folder.log(number).write_text(f"0: attempt {number}\n")
+    assert list(logs.lines(local)) == ["0: attempt 2"]
+    assert list(logs.lines(local, follow=True)) == ["0: attempt 2"]
