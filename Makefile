@@ -22,7 +22,7 @@ check: setup ## lint, types, import contracts
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --lint
+	$(BIN)/python scripts/lint_workflow.py
 	$(BIN)/shellcheck scripts/*.sh slurm/dev/*.sh slurm/dev/lib/*.sh bench/*.sh .ci/run
 
 test: test-unit test-workflow test-cluster test-browser ## every test; nothing in tests/cluster is skipped

@@ -17,6 +17,6 @@ include: "workflow/rules/cost.smk"
 
 rule all:
     default_target: True
-    localrule: True
     input:
         rules.cost.output.summary,
+    localrule: True

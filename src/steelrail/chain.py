@@ -1,7 +1,7 @@
 """What the Snakemake rules need to know of a run before anything starts: keys, paths, resources.
 
-Called once by ``workflow/rules/common.smk``. On the head node it lists the corpus and takes the run's lock;
-inside a shard job it only reads what the head wrote.
+Called by ``workflow/rules/common.smk``. On the head node the corpus is listed when the rules are read, and the run is
+locked when they start to run; inside a shard job only what the head wrote is read.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Chain:
     run_file: str
     run: Run
     folder: str
+    is_head: bool
+    corpus: Listing
     corpus_key: str
     shards_key: str
     fabric_key: str
@@ -54,43 +56,43 @@ class Chain:
         """Path of the corpus listing."""
         return f"{self.folder}/corpus/listing.json"
 
+    def start(self) -> None:
+        """Take the run's lock and keep the listing for the jobs. Called when something is about to run.
 
-def open_chain(word: str | None, is_head: bool, is_dry: bool) -> Chain:
-    """Return the chain of ``config/<word>.yaml`` (``demo`` when no word is given).
+        Raises ``BusyError`` when another live process drives the same run.
+        """
+        if not self.is_head:
+            return
+        private_folder(Path(self.folder))
+        _hold(_take_lock(Path(self.folder) / "snakemake.lock", self.run.name))
+        os.environ[PARENT_VARIABLE] = this_process().text()
+        write_artifact(Path(self.listing), self.corpus)
 
-    ``is_head``: this process decides what runs (not a job on a node). ``is_dry``: nothing will run, so no lock.
-    Raises ``BusyError`` when another live process drives the same run.
+
+def open_chain(word: str | None, is_head: bool) -> Chain:
+    """Return the chain of ``config/<word>.yaml`` (``demo`` when no word is given). Writes nothing.
+
+    ``is_head``: this process decides what runs (it is not a job on a node).
     """
     run_file = f"config/{word or RUN_NAME}.yaml"
     run = load_run(run_file)
     folder = Path(run.results) / run.name
     if is_head:
         _refuse_credentials_in_environment(run)
-        private_folder(folder)
-        if not is_dry:
-            _hold(_take_lock(folder / "snakemake.lock", run.name))
-            os.environ[PARENT_VARIABLE] = this_process().text()
-    listing = _listing(run, folder / "corpus" / "listing.json", is_head)
+    # Jobs read what the head kept, so that they do not list S3 again.
+    listing = list_corpus(run) if is_head else read_artifact(folder / "corpus" / "listing.json", Listing)
     return Chain(
         run_file=run_file,
         run=run,
         folder=str(folder),
+        is_head=is_head,
+        corpus=listing,
         corpus_key=keys.corpus_key(run, listing.digest),
         shards_key=keys.shards_key(run, tokenizer_digest(run.shards.tokenizer)),
         fabric_key=keys.fabric_key(run),
         train_key=keys.train_settings_key(run),
         cost_key=keys.cost_key(run, price_book_digest(run.cost.price_book)),
     )
-
-
-def _listing(run: Run, path: Path, is_head: bool) -> Listing:
-    """List the corpus on the head and keep the listing; jobs read what the head kept and do not list S3 again."""
-    if not is_head:
-        return read_artifact(path, Listing)
-    listing = list_corpus(run)
-    if not path.exists() or path.read_text() != listing.model_dump_json(indent=1) + "\n":
-        write_artifact(path, listing)
-    return listing
 
 
 def _refuse_credentials_in_environment(run: Run) -> None:

@@ -22,7 +22,7 @@ _log = logger(__name__)
 def prepare(run: Run) -> ShardsManifest:
     """Identify the corpus, tokenise it on the CPU partition (local executor: on this host), return the manifest.
 
-    What the store already holds is not made again. Raises ``InputError``, ``ClusterError``, ``StoreError`` or ``NodeError``.
+    What the store already holds is not made again. Raises ``InputError``, ``ClusterError`` or ``StoreError``.
     """
     folder = Path(run.results) / run.name
     private_folder(folder)

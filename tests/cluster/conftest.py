@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +91,71 @@ class Cluster:
         return self.user("sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%t").split()[0]
 
 
+@dataclass(frozen=True)
+class Project:
+    """A copy of this project that the ordinary user owns, as a user's own clone would be."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def argv(self, *command: str) -> list[str]:
+        """COMMAND as the user in the copy, with the copy's own sources."""
+        return [str(SCRIPT), "as-user", "env", f"PYTHONPATH={self.folder}/src", *command]
+
+    def run(self, *command: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
+        """Ends when COMMAND does; its output is kept and its exit code left to the test."""
+        return subprocess.run(
+            self.argv(*command), cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False
+        )
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Starts COMMAND in a process group of its own, output to <copy>/driver.log."""
+        with (self.folder / "driver.log").open("a") as log:
+            return subprocess.Popen(
+                self.argv(*command), cwd=self.folder, stdout=log, stderr=log, text=True, start_new_session=True
+            )
+
+    def snakemake(self, name: str, *arguments: str, seconds: float = 900) -> subprocess.CompletedProcess[str]:
+        """The chain of config/NAME.yaml."""
+        return self.run("snakemake", "--profile", "slurm", "--config", f"run={name}", *arguments, seconds=seconds)
+
+    def write_run(self, name: str, *changes: tuple[str, str], source: str = "demo") -> Path:
+        """config/NAME.yaml: a shipped run file with the given texts replaced."""
+        text = (self.folder / "config" / f"{source}.yaml").read_text()
+        for old, new in ((f"name: {source}", f"name: {name}"), *changes):
+            assert old in text, f"{old!r} is not in config/{source}.yaml"
+            text = text.replace(old, new)
+        path = self.folder / "config" / f"{name}.yaml"
+        path.write_text(text)
+        path.chmod(0o644)
+        return path
+
+    def json(self, path: str) -> dict[str, Any]:
+        """A JSON artifact below results/."""
+        read: dict[str, Any] = json.loads((self.results / path).read_text())
+        return read
+
+
+def copy_project(folder: Path) -> Project:
+    """Copies what git knows and what is new in the work tree to FOLDER, owned by the user."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+    )
+    names = [name for name in listed.stdout.decode().split("\0") if name and (PROJECT / name).is_file()]
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(PROJECT / name, target)
+    subprocess.run(["chown", "-R", "steelrail:steelrail", str(folder)], check=True)
+    return Project(folder)
+
+
 def _run(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
@@ -111,3 +179,12 @@ def cluster(dev_cluster: None) -> Iterator[Cluster]:
     cluster.control("spare", "down")
     cluster.control("up")
     wait_until(lambda: not cluster.user("squeue", "--noheader").strip(), 30, "no job left in the queue")
+
+
+@pytest.fixture(scope="module")
+def project(dev_cluster: None) -> Iterator[Project]:
+    """The user's own copy of the project, new for each module."""
+    folder = HOME / "tests" / f"project-{uuid.uuid4().hex[:8]}"
+    _run([str(SCRIPT), "as-user", "mkdir", "--parents", "-m", "0700", str(folder)], PROJECT)
+    yield copy_project(folder)
+    shutil.rmtree(folder)

@@ -4,9 +4,6 @@ rule shard_part:
         corpus=rules.corpus.output.manifest,
     output:
         part=f"{RESULTS}/shards/parts/{{part}}.json",
-    params:
-        config=CHAIN.run_file,
-        key=CHAIN.shards_key,
     log:
         f"{RESULTS}/logs/shards-{{part}}.log",
     resources:
@@ -14,21 +11,24 @@ rule shard_part:
         cpus_per_task=RUN.shards.cpus,
         mem_mb=RUN.shards.memory_mb,
         runtime=RUN.shards.minutes,
+    params:
+        config=CHAIN.run_file,
+        key=CHAIN.shards_key,
     shell:
         "steelrail shards part --config {params.config:q} --part {wildcards.part} --log {log:q}"
 
 
 rule shards:
-    localrule: True
     input:
         corpus=rules.corpus.output.manifest,
         parts=expand(rules.shard_part.output.part, part=CHAIN.parts),
     output:
         manifest=f"{RESULTS}/shards/manifest.json",
+    log:
+        f"{RESULTS}/logs/shards.log",
+    localrule: True
     params:
         config=CHAIN.run_file,
         key=CHAIN.shards_key,
-    log:
-        f"{RESULTS}/logs/shards.log",
     shell:
         "steelrail shards gather --config {params.config:q} --log {log:q}"

@@ -47,7 +47,7 @@ class Comparison(Artifact):
 
 
 class CostSummary(Artifact):
-    """``results/<run>/cost/summary.json``. ``categories`` sums to ``total_micro_usd`` exactly; none when unavailable."""
+    """``results/<run>/cost/summary.json``. ``categories`` sum to ``total_micro_usd`` (none: unavailable) exactly."""
 
     version: int = 1
     run: str

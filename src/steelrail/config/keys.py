@@ -64,7 +64,8 @@ def cost_key(run: Run, price_book_digest: str) -> str:
 
 
 def _mathematics(run: Run) -> dict[str, Any]:
-    return {"train": run.train.model_dump(mode="json", exclude={"micro_batch_sequences", "recompute", "init_from", "export"})}
+    placement = {"micro_batch_sequences", "recompute", "init_from", "export"}
+    return {"train": run.train.model_dump(mode="json", exclude=placement)}
 
 
 def _key(stage: str, view: dict[str, Any]) -> str:

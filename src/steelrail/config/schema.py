@@ -313,7 +313,7 @@ class Train(Section):
     )
     seed: int = Field(default=1, ge=0, le=2**63 - 1, description="Seed of initial weights and of the order of data.")
     recompute: bool = Field(
-        default=False, description="Make each block's activations again in the backward pass, to save memory (placement)."
+        default=False, description="Make activations again in the backward pass, to save memory (placement)."
     )
     deterministic: bool = Field(
         default=True, description="Freeze kernels and orders, so that a rerun is equal to the last bit."
