@@ -1,6 +1,6 @@
 """Snakemake's own lints, less the one that asks for a conda environment or container a rule.
 
-Steelrail has one environment for all stages; its digest is frozen with each run (docs/decisions/0003-one-environment.md).
+Steelrail has one environment for all stages, frozen by digest with each run (docs/decisions/0003-one-environment.md).
 """
 
 from __future__ import annotations
