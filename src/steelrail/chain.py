@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.artifacts.files import read_artifact, write_artifact, write_whole
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder, this_process
 from steelrail.config import keys
@@ -22,12 +25,14 @@ from steelrail.config.load import load_run
 from steelrail.config.prices import price_book_digest
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus
-from steelrail.errors import BusyError, ConfigError, must
+from steelrail.errors import BusyError, ConfigError, SteelrailError, must
 from steelrail.shards.edge import tokenizer_digest
 
 RUN_NAME = "demo"
 # Set for the drivers below Snakemake, so that they end when it is killed and a rerun can attach.
 PARENT_VARIABLE = "STEELRAIL_PARENT"
+# Beside the log of a stage that failed: its message and exit code, for Snakemake to end with.
+FAILURE_SUFFIX = ".failure"
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,41 @@ class Chain:
         _hold(_take_lock(Path(self.folder) / "snakemake.lock", self.run.name))
         os.environ[PARENT_VARIABLE] = this_process().text()
         write_artifact(Path(self.listing), self.corpus)
+        for old in self._failures():
+            old.unlink()
+
+    def fail(self) -> None:
+        """End Snakemake as the stage that failed ended: its message once more, last, and its exit code.
+
+        Raises ``SystemExit``; returns when no stage left word, so that Snakemake ends in its own way.
+        """
+        words = [json.loads(path.read_text()) for path in self._failures()]
+        for word in words:
+            sys.stderr.write(f"{word['message']}\n")
+        if words:
+            raise SystemExit(int(words[0]["exit_code"]))
+
+    def _failures(self) -> list[Path]:
+        return sorted(Path(self.folder).glob(f"logs/*{FAILURE_SUFFIX}"))
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """Let an error of ours end Snakemake as it ends ``steelrail``: one message, its exit code, and no trace."""
+    try:
+        yield
+    except SteelrailError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(error.exit_code) from None
+
+
+def leave_word(log: str, error: SteelrailError | None) -> None:
+    """Keep why a stage failed beside its ``log``, or remove what an earlier failure left there."""
+    path = Path(log).with_suffix(FAILURE_SUFFIX)
+    if error is None:
+        path.unlink(missing_ok=True)
+        return
+    write_whole(path, json.dumps({"exit_code": error.exit_code, "message": str(error)}).encode())
 
 
 def open_chain(word: str | None, is_head: bool) -> Chain:
@@ -74,6 +114,7 @@ def open_chain(word: str | None, is_head: bool) -> Chain:
 
     ``is_head``: this process decides what runs (it is not a job on a node).
     """
+    os.umask(0o077)  # what Snakemake itself writes below the run's folder is nobody else's business either
     run_file = f"config/{word or RUN_NAME}.yaml"
     run = load_run(run_file)
     folder = Path(run.results) / run.name
@@ -115,15 +156,23 @@ def _take_lock(path: Path, run_name: str) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.seek(0)
-        holder = file.read().strip() or "another process"
+        holder = _named(file.read())
         message = must(
             f"run {run_name}", "driven by one Snakemake", f"driven by {holder}", path, "wait for it, or end it first"
         )
         raise BusyError(message) from error
     file.truncate(0)
-    file.write(json.dumps(this_process().__dict__))
+    file.write(this_process().text())
     file.flush()
     return file
+
+
+def _named(text: str) -> str:
+    try:
+        holder = Holder.parse(text)
+    except ValueError:
+        return "another process"
+    return f"process {holder.pid} on {holder.host}"
 
 
 # The lock lives as long as its file is open: as long as this process.

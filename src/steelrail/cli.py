@@ -127,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed.verb.act(run, parsed)
     except SteelrailError as error:
         _LOG.error("%s", error)
+        if parsed.log:
+            chain.leave_word(parsed.log, error)
         return error.exit_code
     except KeyboardInterrupt:
         _LOG.error("interrupted; jobs in Slurm go on: steelrail status --config %s", parsed.config)
@@ -161,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 def _log_to(path: str | None, run: Run) -> None:
     private_folder(Path(run.results) / run.name)
     if path:
+        chain.leave_word(path, None)
         log.also_to(Path(path))
 
 

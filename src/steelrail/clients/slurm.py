@@ -87,12 +87,7 @@ class Slurm:
     def has_accounting(self) -> bool:
         """Return whether this cluster keeps accounts and ``sacct`` can read them."""
         kept = self.config().get("AccountingStorageType", "") not in ("", "(null)", "accounting_storage/none")
-        return (
-            kept
-            and self.runner(
-                ["sacct", "--noheader", "--allocations", "--starttime=now"], self.timeout_seconds, _environment()
-            ).ok
-        )
+        return kept and self._answers(["sacct", "--noheader", "--allocations", "--starttime=now"])
 
     def accounts(self, job_ids: Sequence[str]) -> tuple[SacctRow, ...]:
         """Return the rows of ``sacct --duplicates`` of jobs: one a segment, one a step, 2 to 5 s late."""
@@ -148,10 +143,16 @@ class Slurm:
             _log.info("%s got no answer from Slurm, trying again: %s", argv[0], _one_line(done))
             clock.sleep(2.0)
 
+    def _answers(self, argv: Sequence[str]) -> bool:
+        try:
+            return self._once(argv).ok
+        except ClusterError:
+            return False
+
     def _once(self, argv: Sequence[str]) -> Completed:
         try:
             return self.runner(argv, self.timeout_seconds, _environment())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, PermissionError) as error:  # a folder on PATH that may not be searched hides it too
             do = "log in to a node of the cluster, or set slurm.executor: local"
             raise ClusterError(must("Slurm", "installed here", "missing", argv[0], do)) from error
 

@@ -218,9 +218,9 @@ class Store:
                     self._connection.renew()
                     renewed = True
                     continue
-                if fault is not Fault.TRANSIENT or spent + pause > self.config.retry_seconds:
+                if fault is not Fault.TRANSIENT or spent >= self.config.retry_seconds:
                     raise StoreError(explain(error, where, spent)) from cause(error)
-            clock.sleep(pause * random.uniform(0.5, 1.0))
+            clock.sleep(min(pause * random.uniform(0.5, 1.0), self.config.retry_seconds - spent))
             pause = min(2 * pause, MAX_BACKOFF_SECONDS)
 
     def _page(self, prefix: str, token: dict[str, Any]) -> Any:

@@ -170,7 +170,7 @@ def _explain_answer(code: str, status: int, where: str, seconds: float) -> str:
             "allowed",
             f"denied ({answer})",
             where,
-            "give these credentials read, write, list and delete there",
+            "check ~/.aws/credentials or store.profile, and that these keys may read, write, list and delete there",
         )
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "301") or status in (301, 307):
         return must("store.region", "the bucket's", f"another ({answer})", where, "correct store.region")

@@ -7,6 +7,7 @@ Placement (``slurm``, ``shape``, ``node``, ``store``, ``launch``, ``checkpoints`
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,6 +16,7 @@ NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 SLURM_WORD = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$"
 ONE_LINE = r"^[^\r\n\x00]*$"
 ENV_NAME = r"^[A-Z][A-Z0-9_]{0,63}$"
+SECRET_NAME = re.compile(r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|SECRET_ACCESS_KEY|ACCESS_KEY_ID)$")
 
 SlurmWord = Annotated[str, Field(pattern=SLURM_WORD)]
 Line = Annotated[str, Field(pattern=ONE_LINE, max_length=1000)]
@@ -171,6 +173,13 @@ class Slurm(Section):
     environment: dict[Annotated[str, Field(pattern=ENV_NAME)], Line] = Field(
         default={}, description="Environment variables of the ranks (NCCL_*, GLOO_*); recorded, so never a secret."
     )
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> Slurm:
+        names = ", ".join(sorted(name for name in self.environment if SECRET_NAME.search(name)))
+        if names:
+            raise ValueError(f"environment must be without secrets, is with {names}: use ~/.aws/credentials or a file")
+        return self
 
 
 class Node(Section):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from steelrail.clients import clock, process
 from steelrail.clients.slurm import Slurm, SlurmAway, without_slurm
@@ -22,6 +22,7 @@ from steelrail.log import logger
 
 _log = logger(__name__)
 _END_SECONDS = 45.0
+T = TypeVar("T")
 
 
 class Ranks(Protocol):
@@ -200,10 +201,10 @@ class SlurmAllocation:
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """Requeue ourselves, then leave nodes out while others remain; Slurm takes that only of a job in the queue."""
-        keep = _still_enough(self.slurm, self.run, exclude)
-        self.slurm.requeue(self.job_id)
+        keep = _persist(lambda: _still_enough(self.slurm, self.run, exclude))
+        _persist(lambda: self.slurm.requeue(self.job_id))
         if keep:
-            self.slurm.update(self.job_id, ExcNodeList=",".join(keep))
+            _persist(lambda: self.slurm.update(self.job_id, ExcNodeList=",".join(keep)))
         return True
 
     def _view(self) -> JobView | None:
@@ -213,11 +214,16 @@ class SlurmAllocation:
             return None
 
     def _sure_view(self) -> JobView | None:
-        while True:
-            try:
-                return self.slurm.job(self.job_id)
-            except SlurmAway as error:
-                _log.warning("waiting for Slurm, nothing is decided without it: %s", error)
+        return _persist(lambda: self.slurm.job(self.job_id))
+
+
+def _persist(call: Callable[[], T]) -> T:
+    """Return what Slurm answers, however long it is away: nothing may be decided without it."""
+    while True:
+        try:
+            return call()
+        except SlurmAway as error:
+            _log.warning("waiting for Slurm: %s", error)
 
 
 def srun_argv(run: Run, job_id: str, nodes: Sequence[str], name: str, output: Path) -> list[str]:

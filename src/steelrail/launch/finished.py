@@ -36,6 +36,6 @@ def finished(run: Run, inputs: Inputs) -> TrainRecord | None:
 
 def _close_if_gone(run: Run, folder: RunFolder) -> None:
     """A local supervisor that was killed leaves an open attempt; nobody else will ever close it."""
-    if run.slurm.executor == "local" and folder.ledger.exists():
-        if not any(line.process_lives() for line in read_jobs(folder)):
-            close_open(folder, None, socket.gethostname(), None, "FAILED")
+    begun = run.slurm.executor == "local" and folder.ledger.exists()
+    if begun and not any(line.process_lives() for line in read_jobs(folder)):
+        close_open(folder, None, socket.gethostname(), None, "FAILED")

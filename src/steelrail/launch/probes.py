@@ -25,8 +25,13 @@ def probe_node(run: Run, frozen: Frozen, folder: RunFolder, place: RankPlace) ->
         raise NodeError(must("run folder", "visible on every node", "missing", f"{place.host}: {folder.root}", do))
     if place.local_rank == 0:
         require_writable_folder(Path(run.node.nvme), run.node.min_free_gb)
-        probing = run.store.model_copy(update={"retry_seconds": min(run.store.retry_seconds, _PROBE_RETRY_SECONDS)})
-        Store.open(probing).probe()
+        probe_store(run)
+
+
+def probe_store(run: Run) -> None:
+    """Raise ``StoreError`` unless the store is there and keeps its word now."""
+    probing = run.store.model_copy(update={"retry_seconds": min(run.store.retry_seconds, _PROBE_RETRY_SECONDS)})
+    Store.open(probing).probe()
 
 
 def require_environment(run: Run, frozen: Frozen) -> None:

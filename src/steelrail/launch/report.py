@@ -45,12 +45,12 @@ class Reporter:
             self._tell_progress(entries[-1])
 
     def _tell_progress(self, entry: Entry) -> None:
-        events = [one for one in traces.rank_events(self._folder, entry.attempt, 0) if one.kind == "step"]
+        events = traces.newest_steps(self._folder, entry.attempt, _WINDOW_STEPS)
         if not events:
             _log.info("attempt %d on %s: %s", entry.attempt, ", ".join(entry.nodes), self._doing(entry))
             return
         step, steps = int(events[-1].data["step"]), self._run.train.steps
-        text = f"step {step} of {steps}, {_speed(events[-_WINDOW_STEPS:], steps - step)}"
+        text = f"step {step} of {steps}, {_speed(events, steps - step)}"
         if not self._on_terminal:
             _log.info("attempt %d: %s", entry.attempt, text)
             return

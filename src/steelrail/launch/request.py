@@ -14,8 +14,10 @@ from steelrail.config.schema import Run
 Stage = Literal["train", "fabric"]
 Option = str | int | bool
 
-# All that a job inherits from the shell that submits it. Secrets (AWS_*) are never among them.
-EXPORTED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "SLURM_CONF")
+# Where credentials are, which is no secret: a job must find the ones with which its run was checked.
+_CREDENTIAL_PLACES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_PROFILE")
+# All that a job inherits from the shell that submits it. Secrets (AWS_SECRET_ACCESS_KEY) are never among them.
+EXPORTED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "SLURM_CONF", *_CREDENTIAL_PLACES)
 # What a user's own executor may choose in place of the run file; all else of ours is required and wins.
 CHOICES = ("partition", "account", "qos", "reservation", "constraint", "time", "mail_user", "mail_type")
 # Parameters of a user's executor that would contradict the shape, or ask for fixed nodes.

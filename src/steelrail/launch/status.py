@@ -152,7 +152,7 @@ def _speed(run: Run, folder: RunFolder | None, last: Entry | None) -> tuple[int 
     """The newest step, and tokens per second over the last steps of the newest attempt."""
     if folder is None or last is None:
         return None, None
-    events = [one for one in traces.rank_events(folder, last.attempt, 0) if one.kind == "step"][-_WINDOW_STEPS:]
+    events = traces.newest_steps(folder, last.attempt, _WINDOW_STEPS)
     if not events:
         resumed = traces.steps_of(folder, last.attempt).resumed_from
         return resumed if resumed is not None else traces.newest_step(folder, last.attempt), None

@@ -21,7 +21,6 @@ from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder
 from steelrail.clients.process import start_ticks
 from steelrail.clients.slurm import Slurm, clean_environment, user_name
-from steelrail.clients.store import Store
 from steelrail.config.prices import price_for, usd_per_gpu_hour
 from steelrail.config.schema import Run
 from steelrail.errors import BusyError, ClusterError, ConfigError, must
@@ -35,6 +34,7 @@ from steelrail.launch.job import SteelrailJob
 from steelrail.launch.jobs import JobLine, add_job, read_jobs, submitit_folder
 from steelrail.launch.lock import only_driver
 from steelrail.launch.plan import show_plan
+from steelrail.launch.probes import probe_store
 from steelrail.launch.request import (
     Request,
     extra_parameters,
@@ -100,7 +100,7 @@ def check(run: Run) -> None:
             _log.warning("%s", warning)
         if not slurm.has_accounting():
             _log.warning("this Slurm keeps no accounts (sacct): the run's cost will be unavailable")
-    Store.open(run.store).probe()
+    probe_store(run)
 
 
 def make_request(run: Run, inputs: Inputs, folder: RunFolder, frozen: Frozen, chosen: dict[str, Any]) -> Request:

@@ -7,14 +7,9 @@ start the ranks, watch them, say why they ended, and restart inside the allocati
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from types import FrameType
-from typing import Literal
 
 from steelrail import log
 from steelrail.artifacts.train import Ending
@@ -28,71 +23,20 @@ from steelrail.config.schema import Run
 from steelrail.errors import SteelrailError, TrainError
 from steelrail.launch import ledger, traces
 from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
-from steelrail.launch.endings import Hang, Observed, Verdict, judge
+from steelrail.launch.endings import Observed, Verdict, judge
 from steelrail.launch.freeze import Frozen, read_frozen
 from steelrail.launch.ledger import Entry
 from steelrail.launch.local import LocalAllocation
 from steelrail.launch.policy import Action, Decision, decide
 from steelrail.launch.segments import close_open
-from steelrail.launch.spend import spent_micro_usd, usd_per_second
-from steelrail.launch.watch import Watch, find_hang, observe
-from steelrail.units import micro_usd, show_usd
+from steelrail.launch.site import Flags, Site, over_budget
+from steelrail.launch.vigil import Seen, seconds_left, watch_ranks
+from steelrail.launch.watch import Watch
 
 _log = log.logger(__name__)
 
 EPOCH_VARIABLE = "STEELRAIL_EPOCH"
 RANK_MODULE = "steelrail.launch.rank"
-_POLL_SECONDS = 0.2
-_LOOK_SECONDS = 1.0
-_SLURM_LOOK_SECONDS = 20.0
-# Between our last word and Slurm's: enough to requeue before the limit kills us.
-_MARGIN_SECONDS = 20.0
-Asked = Literal["stop", "budget", "walltime"]
-
-
-@dataclass
-class Flags:
-    """What signals told this process."""
-
-    terminated: bool = False
-    signalled: bool = False
-
-    def install(self) -> None:
-        """Take the signals that submitit's handlers would act on."""
-        signal.signal(signal.SIGTERM, self._term)
-        signal.signal(signal.SIGUSR2, self._user)
-        signal.signal(signal.SIGCONT, signal.SIG_DFL)
-
-    def _term(self, number: int, frame: FrameType | None) -> None:
-        self.terminated = True
-
-    def _user(self, number: int, frame: FrameType | None) -> None:
-        self.signalled = True
-
-
-@dataclass(frozen=True)
-class Site:
-    """Everything the supervisor works with."""
-
-    folder: RunFolder
-    key: str
-    run: Run
-    frozen: Frozen
-    allocation: Allocation
-    flags: Flags
-    claim: Callable[[], int]
-
-
-@dataclass
-class Seen:
-    """What was noticed while the ranks ran."""
-
-    watch: Watch
-    hang: Hang | None = None
-    asked: Asked | None = None
-    asked_at: float = 0.0
-    ends: float | None = None
-    slurm_looked: float = field(default=float("-inf"))
 
 
 def main(root: str) -> str:
@@ -140,7 +84,7 @@ def _attempt(site: Site) -> Verdict:
     _log.info("attempt %d starts on %s, fence %s", entry.attempt, ",".join(entry.nodes), entry.epoch)
     ranks = _start(site, entry)
     seen = Seen(Watch(clock.monotonic()), ends=site.allocation.ends())
-    code = _watch(site, entry, ranks, seen)
+    code = watch_ranks(site, entry, ranks, seen)
     return judge(_observed(site, entry, ranks, seen, code))
 
 
@@ -169,82 +113,6 @@ def attempt_name(entry: Entry) -> str:
     return f"attempt-{entry.attempt:04d}"
 
 
-def _watch(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> int:
-    """Return the exit code of the ranks once all are gone; ask them to save, or kill them, when there is reason to."""
-    noted, looked = False, float("-inf")
-    while (code := ranks.poll()) is None:
-        if not noted and (step_id := ranks.step_id()):
-            ledger.write_step_id(site.folder, site.allocation.host, entry.attempt, step_id)
-            noted = True
-        if clock.monotonic() - looked >= _LOOK_SECONDS:
-            looked = clock.monotonic()
-            try:
-                _look(site, entry, ranks, seen)
-            except SteelrailError as error:
-                _log.warning("the watch goes on after: %s", error)
-        clock.sleep(_POLL_SECONDS)
-    return code
-
-
-def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
-    """One look at heartbeats, clock, money and wishes."""
-    now = clock.monotonic()
-    _look_at_slurm(site, seen, now)
-    beats = traces.heartbeats(site.folder, entry.attempt, site.run.shape.world_size)
-    seen.watch = observe(seen.watch, beats, now)
-    limits = site.run.launch
-    if seen.hang is None:
-        seen.hang = find_hang(seen.watch, site.run.shape.world_size, now, limits.hang_seconds, limits.startup_seconds)
-        if seen.hang is not None:
-            _log.error("rank %d on %s hangs (%.0f s, %s): ending the attempt", *_words(seen.hang))
-            ranks.kill()
-            return
-    if site.flags.terminated and site.run.slurm.executor == "local" and seen.asked is None:
-        _ask(ranks, seen, "stop", now)
-    _ask_if_due(site, ranks, seen, now)
-    _end_if_late(site, ranks, seen, now)
-
-
-def _look_at_slurm(site: Site, seen: Seen, now: float) -> None:
-    if now - seen.slurm_looked < _SLURM_LOOK_SECONDS or site.flags.terminated:
-        return
-    seen.slurm_looked = now
-    seen.ends = site.allocation.ends() or seen.ends
-
-
-def _ask_if_due(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
-    if seen.asked is not None or site.flags.terminated:
-        return
-    if site.folder.stop_request.exists():
-        _ask(ranks, seen, "stop", now)
-    elif _over_budget(site):
-        _ask(ranks, seen, "budget", now)
-    elif site.flags.signalled or _seconds_left(seen) < site.run.slurm.lead_seconds - 5:
-        # Slurm's own signal comes up to 60 s before the lead; this one is for when it did not.
-        _ask(ranks, seen, "walltime", now)
-
-
-def _ask(ranks: Ranks, seen: Seen, reason: Asked, now: float) -> None:
-    _log.info("asking the ranks to save and end: %s", reason)
-    seen.asked, seen.asked_at = reason, now
-    ranks.signal("USR2")
-
-
-def _end_if_late(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
-    """End ranks that were asked to save and did not in time, so that we can still answer before Slurm ends us."""
-    overdue = seen.asked is not None and now - seen.asked_at > max(
-        site.run.slurm.lead_seconds, site.run.launch.hang_seconds
-    )
-    if overdue or _seconds_left(seen) < min(_MARGIN_SECONDS, site.run.slurm.lead_seconds / 2):
-        _log.warning("the ranks did not end in time: ending them")
-        seen.asked = seen.asked or "walltime"
-        ranks.kill()
-
-
-def _seconds_left(seen: Seen) -> float:
-    return float("inf") if seen.ends is None else seen.ends - clock.now()
-
-
 def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> Observed:
     world, lead = site.run.shape.world_size, site.run.slurm.lead_seconds
     return Observed(
@@ -255,8 +123,8 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         task_ends=ranks.task_ends(),
         hang=seen.hang,
         asked=seen.asked,
-        terminated=site.flags.terminated,
-        near_limit=_seconds_left(seen) < lead + 90,
+        terminated=site.flags.terminated or traces.all_terminated(site.folder, entry.attempt, world),
+        near_limit=seconds_left(seen) < lead + 90,
         lost_nodes=site.allocation.lost() if code else (),
     )
 
@@ -322,22 +190,10 @@ def _reason_not_to_start(site: Site) -> str | None:
     if site.folder.stop_request.exists():
         _log.info("a stop was asked for while nothing ran")
         return Ending.STOPPED.value
-    if _over_budget(site):
+    if over_budget(site):
         _log.info("the budget was spent before this segment")
         return Ending.BUDGET.value
     return None
-
-
-def _over_budget(site: Site) -> bool:
-    budget = site.run.cost.budget_usd
-    rate = usd_per_second(site.run, site.frozen.usd_per_gpu_hour)
-    if budget is None or rate is None:
-        return False
-    spent = spent_micro_usd(ledger.read(site.folder), clock.now(), Decimal(rate))
-    if spent >= micro_usd(budget):
-        _log.info("%s are spent of a budget of $%s", show_usd(spent), budget)
-        return True
-    return False
 
 
 def _entry(site: Site) -> Entry:
@@ -369,7 +225,3 @@ def _claimer(run: Run, key: str) -> Callable[[], int]:
         return fence.claim(Store.open(run.store), run.name, key)
 
     return claim
-
-
-def _words(hang: Hang) -> tuple[int, str, float, str]:
-    return hang.rank, hang.host, hang.seconds, hang.doing

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from steelrail.artifacts.events import Event, read_events
 from steelrail.artifacts.trainer import Heartbeat, RunFolder, read_heartbeat
 from steelrail.launch.endings import RankFault
+
+_TAIL_BYTES = 64 * 1024
+SAVED_ON_TERM = "SIGTERM"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,25 @@ def rank_events(folder: RunFolder, attempt: int, rank: int) -> list[Event]:
     return list(read_events(path)) if path.exists() else []
 
 
+def newest_steps(folder: RunFolder, attempt: int, count: int) -> list[Event]:
+    """Return the last ``step`` events of rank 0, at most ``count``, from the end of its file: long runs have many."""
+    path = folder.events(attempt, 0)
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    # The first line may be cut by where we began, the last by a write that is under way.
+    whole = lines[1:-1] if path.stat().st_size > _TAIL_BYTES else lines[:-1]
+    events = [_event(json.loads(line)) for line in whole]
+    return [event for event in events if event.kind == "step"][-count:]
+
+
+def _event(fields: dict[str, Any]) -> Event:
+    head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
+    return Event(**head, data=fields)
+
+
 def newest_durable(folder: RunFolder, before_attempt: int) -> int:
     """Return the newest durable step of all attempts before one; -1 when there is none."""
     found = (steps_of(folder, attempt).durable for attempt in range(1, before_attempt))
@@ -62,6 +85,12 @@ def exits(folder: RunFolder, attempt: int, world_size: int) -> dict[int, int]:
         if ends:
             found[rank] = int(ends[-1].data["exit_code"])
     return found
+
+
+def all_terminated(folder: RunFolder, attempt: int, world_size: int) -> bool:
+    """Return whether TERM made every rank save: within a preemption's grace Slurm sends it to ranks, not to us."""
+    ends = [event for rank in range(world_size) for event in rank_events(folder, attempt, rank) if event.kind == "end"]
+    return len(ends) == world_size and all(SAVED_ON_TERM in str(event.data["reason"]) for event in ends)
 
 
 def faults(folder: RunFolder, attempt: int, world_size: int) -> list[RankFault]:

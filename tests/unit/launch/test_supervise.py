@@ -32,8 +32,8 @@ def say(kind, **data):
     head = {"time": time.time(), "kind": kind, "attempt": attempt, "rank": rank, "host": "here"}
     with events.open("a") as file:
         file.write(json.dumps({**head, **data}) + "\\n")
-def end(code):
-    say("end", exit_code=code, reason="")
+def end(code, reason=""):
+    say("end", exit_code=code, reason=reason)
     os._exit(code)
 def beat():
     path = root / "heartbeats" / f"rank-{rank:05d}.json"
@@ -59,8 +59,9 @@ if plan == "stop":
 if plan in ("save", "wait", "peer"):
     for _ in range(600):
         beat()
-        if signal.sigtimedwait({signal.SIGUSR2} if plan != "peer" else {signal.SIGUSR2, signal.SIGTERM}, 0.1):
-            end(75)
+        heard = signal.sigtimedwait({signal.SIGUSR2, signal.SIGTERM}, 0.1)
+        if heard:
+            end(75, "saved on " + signal.Signals(heard.si_signo).name)
 end(0)
 """
 
@@ -183,6 +184,25 @@ def test_a_signal_to_save_with_time_to_spare_goes_on_in_the_allocation(site):
     finally:
         supervise._attempt = original
     assert told(site) == [(Ending.WALLTIME, Action.RESTART), (Ending.DONE, Action.FINISH)]
+
+
+def test_ranks_that_saved_on_term_were_preempted_though_the_supervisor_heard_nothing(site):
+    plan(site, a1r0="save", a1r1="save")
+    began = []
+    original = LocalAllocation.start
+
+    def start(self, *arguments):
+        began.append(original(self, *arguments))
+        return began[-1]
+
+    LocalAllocation.start = start
+    try:
+        after_start(site, 1, lambda: began[0].signal("TERM"))
+        with pytest.raises(TrainError, match="no queue to go back to"):
+            supervise.supervise(site)
+    finally:
+        LocalAllocation.start = original
+    assert told(site) == [(Ending.PREEMPTION, Action.REQUEUE)]
 
 
 def test_a_store_that_gives_no_fence_stops_at_once(site):

@@ -1,0 +1,66 @@
+"""What the supervisor works with: the job's own facts, and what signals told it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from steelrail.artifacts.trainer import RunFolder
+from steelrail.clients import clock
+from steelrail.config.schema import Run
+from steelrail.launch import ledger
+from steelrail.launch.allocation import Allocation
+from steelrail.launch.freeze import Frozen
+from steelrail.launch.spend import spent_micro_usd, usd_per_second
+from steelrail.log import logger
+from steelrail.units import micro_usd, show_usd
+
+_log = logger(__name__)
+
+
+@dataclass
+class Flags:
+    """What signals told this process."""
+
+    terminated: bool = False
+    signalled: bool = False
+
+    def install(self) -> None:
+        """Take the signals that submitit's handlers would act on."""
+        signal.signal(signal.SIGTERM, self._term)
+        signal.signal(signal.SIGUSR2, self._user)
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
+
+    def _term(self, number: int, frame: FrameType | None) -> None:
+        self.terminated = True
+
+    def _user(self, number: int, frame: FrameType | None) -> None:
+        self.signalled = True
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything the supervisor works with."""
+
+    folder: RunFolder
+    key: str
+    run: Run
+    frozen: Frozen
+    allocation: Allocation
+    flags: Flags
+    claim: Callable[[], int]
+
+
+def over_budget(site: Site) -> bool:
+    """Return whether the run's budget is spent."""
+    budget = site.run.cost.budget_usd
+    rate = usd_per_second(site.run, site.frozen.usd_per_gpu_hour)
+    if budget is None or rate is None:
+        return False
+    spent = spent_micro_usd(ledger.read(site.folder), clock.now(), rate)
+    if spent >= micro_usd(budget):
+        _log.info("%s are spent of a budget of $%s", show_usd(spent), budget)
+        return True
+    return False

@@ -1,0 +1,125 @@
+"""Watching the ranks of one attempt: heartbeats, clock, money and wishes. An edge.
+
+Ranks are asked to save and end (a stop, the budget, the time limit), or ended when they hang or answer too late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steelrail.clients import clock
+from steelrail.errors import SteelrailError
+from steelrail.launch import ledger, traces
+from steelrail.launch.allocation import Ranks
+from steelrail.launch.endings import Hang
+from steelrail.launch.ledger import Entry
+from steelrail.launch.site import Site, over_budget
+from steelrail.launch.watch import Watch, find_hang, observe
+from steelrail.log import logger
+
+_log = logger(__name__)
+
+_POLL_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+_SLURM_LOOK_SECONDS = 20.0
+# Between our last word and Slurm's: enough to requeue before the limit kills us.
+_MARGIN_SECONDS = 20.0
+Asked = Literal["stop", "budget", "walltime"]
+
+
+@dataclass
+class Seen:
+    """What was noticed while the ranks ran."""
+
+    watch: Watch
+    hang: Hang | None = None
+    asked: Asked | None = None
+    asked_at: float = 0.0
+    ends: float | None = None
+    slurm_looked: float = field(default=float("-inf"))
+
+
+def watch_ranks(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> int:
+    """Return the exit code of the ranks once all are gone; ask them to save, or kill them, when there is reason to."""
+    noted, looked = False, float("-inf")
+    while (code := ranks.poll()) is None:
+        if clock.monotonic() - looked >= _LOOK_SECONDS:
+            looked = clock.monotonic()
+            try:
+                noted = noted or _note_step(site, entry, ranks)
+                _look(site, entry, ranks, seen)
+            except SteelrailError as error:
+                _log.warning("the watch goes on after: %s", error)
+        clock.sleep(_POLL_SECONDS)
+    return code
+
+
+def _note_step(site: Site, entry: Entry, ranks: Ranks) -> bool:
+    step_id = ranks.step_id()
+    if step_id is not None:
+        ledger.write_step_id(site.folder, site.allocation.host, entry.attempt, step_id)
+    return step_id is not None
+
+
+def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
+    """One look at heartbeats, clock, money and wishes."""
+    now = clock.monotonic()
+    _look_at_slurm(site, seen, now)
+    beats = traces.heartbeats(site.folder, entry.attempt, site.run.shape.world_size)
+    seen.watch = observe(seen.watch, beats, now)
+    limits = site.run.launch
+    if seen.hang is None:
+        seen.hang = find_hang(seen.watch, site.run.shape.world_size, now, limits.hang_seconds, limits.startup_seconds)
+        if seen.hang is not None:
+            _log.error("rank %d on %s hangs (%.0f s, %s): ending the attempt", *_words(seen.hang))
+            ranks.kill()
+            return
+    if site.flags.terminated and site.run.slurm.executor == "local" and seen.asked is None:
+        _ask(ranks, seen, "stop", now)
+    _ask_if_due(site, ranks, seen, now)
+    _end_if_late(site, ranks, seen, now)
+
+
+def _look_at_slurm(site: Site, seen: Seen, now: float) -> None:
+    if now - seen.slurm_looked < _SLURM_LOOK_SECONDS or site.flags.terminated:
+        return
+    seen.slurm_looked = now
+    seen.ends = site.allocation.ends() or seen.ends
+
+
+def _ask_if_due(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
+    if seen.asked is not None or site.flags.terminated:
+        return
+    if site.folder.stop_request.exists():
+        _ask(ranks, seen, "stop", now)
+    elif over_budget(site):
+        _ask(ranks, seen, "budget", now)
+    elif site.flags.signalled or seconds_left(seen) < site.run.slurm.lead_seconds - 5:
+        # Slurm's own signal comes up to 60 s before the lead; this one is for when it did not.
+        _ask(ranks, seen, "walltime", now)
+
+
+def _ask(ranks: Ranks, seen: Seen, reason: Asked, now: float) -> None:
+    _log.info("asking the ranks to save and end: %s", reason)
+    seen.asked, seen.asked_at = reason, now
+    ranks.signal("USR2")
+
+
+def _end_if_late(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
+    """End ranks that were asked to save and did not in time, so that we can still answer before Slurm ends us."""
+    overdue = seen.asked is not None and now - seen.asked_at > max(
+        site.run.slurm.lead_seconds, site.run.launch.hang_seconds
+    )
+    if overdue or seconds_left(seen) < min(_MARGIN_SECONDS, site.run.slurm.lead_seconds / 2):
+        _log.warning("the ranks did not end in time: ending them")
+        seen.asked = seen.asked or "walltime"
+        ranks.kill()
+
+
+def seconds_left(seen: Seen) -> float:
+    return float("inf") if seen.ends is None else seen.ends - clock.now()
+
+
+def _words(hang: Hang) -> tuple[int, str, float, str]:
+    return hang.rank, hang.host, hang.seconds, hang.doing

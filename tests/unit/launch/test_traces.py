@@ -1,0 +1,46 @@
+from rundir import rank_did
+
+from steelrail.artifacts.trainer import Heartbeat, RunFolder
+from steelrail.launch import traces
+
+
+def test_steps_durable_and_resume_of_an_attempt_are_read_from_its_first_rank(tmp_path):
+    folder = RunFolder(tmp_path)
+    rank_did(folder, 2, [11, 12, 13], durable=[12], resumed=10)
+    steps = traces.steps_of(folder, 2)
+    assert (steps.resumed_from, steps.first_step, steps.last_step, steps.durable) == (10, 11, 13, 12)
+
+
+def test_an_attempt_without_events_did_nothing(tmp_path):
+    assert traces.steps_of(RunFolder(tmp_path), 1) == traces.Steps(None, None, None, None, None)
+
+
+def test_the_newest_durable_step_is_that_of_the_attempts_before(tmp_path):
+    folder = RunFolder(tmp_path)
+    rank_did(folder, 1, [1, 2], durable=[2])
+    rank_did(folder, 2, [3, 4], durable=[4])
+    assert [traces.newest_durable(folder, attempt) for attempt in (1, 2, 3)] == [-1, 2, 4]
+
+
+def test_the_last_steps_of_a_long_run_are_read_from_the_end(tmp_path):
+    folder = RunFolder(tmp_path)
+    rank_did(folder, 1, range(1, 3000))
+    with folder.events(1, 0).open("a") as file:
+        file.write('{"time": 1, "kind": "st')
+    steps = [event.data["step"] for event in traces.newest_steps(folder, 1, 5)]
+    assert steps == [2995, 2996, 2997, 2998, 2999]
+
+
+def test_the_last_steps_of_a_short_run_are_all_of_them(tmp_path):
+    folder = RunFolder(tmp_path)
+    rank_did(folder, 1, [1, 2])
+    assert [event.data["step"] for event in traces.newest_steps(folder, 1, 5)] == [1, 2]
+    assert traces.newest_steps(folder, 9, 5) == []
+
+
+def test_heartbeats_of_other_attempts_are_left_out(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.heartbeat(0).parent.mkdir()
+    for rank, attempt in ((0, 1), (1, 2)):
+        Heartbeat(attempt, rank, "h", 1, 0.0, 0, None, "x").write(folder.heartbeat(rank))
+    assert set(traces.heartbeats(folder, 2, 4)) == {1}
