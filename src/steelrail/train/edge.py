@@ -22,6 +22,7 @@ from steelrail.train.export import write_weights
 from steelrail.train.loop import Record, run_steps
 from steelrail.train.optimizer import make_optimizer
 from steelrail.train.parallel import build_model, initialise, make_mesh
+from steelrail.train.plan import keeps_whole
 from steelrail.train.weights import read_weights
 
 log = logger(__name__)
@@ -36,7 +37,7 @@ def build(run: Run, device: torch.device) -> TrainState:
     freeze_kernels(run.train.deterministic)
     train = run.train
     mesh = make_mesh(device.type, dist.get_world_size())
-    model = build_model(train.model, mesh, device, train.precision, train.recompute)
+    model = build_model(train.model, mesh, device, train.precision, train.recompute, regather=not keeps_whole(run))
     if train.init_from is None:
         initialise(model, train.seed)
     else:

@@ -19,7 +19,7 @@ from steelrail.train.compute import Wish, accumulate, agree, heldout_loss, sum_l
 from steelrail.train.context import Clock, LocalBatch, MetricsRow, Outcome, TrainContext, TrainState
 from steelrail.train.drills import perform
 from steelrail.train.optimizer import clear_gradients, update
-from steelrail.train.plan import reduces_once
+from steelrail.train.plan import keeps_whole
 from steelrail.train.schedule import learning_rate
 
 Record = Callable[[MetricsRow], None]
@@ -97,7 +97,7 @@ def _compute(
     """Return mean loss, gradient norm, token digest and wish of one step; the weights have changed."""
     train, tokens = context.run.train, _global_tokens(context)
     _drill(context, clock, "productive", number)
-    loss = accumulate(state, batch.tokens, tokens, reduces_once(context.run))
+    loss = accumulate(state, batch.tokens, tokens, keeps_whole(context.run))
     with state.waits.around():
         _drill(context, clock, "communication", number)
         total, norm = sum_loss_and_norm(state, loss)

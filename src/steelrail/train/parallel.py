@@ -23,31 +23,39 @@ def make_mesh(device_type: str, num_ranks: int, num_replicas: int = 1) -> Device
 
 
 def build_model(
-    shape: Model, mesh: DeviceMesh, device: torch.device, precision: Literal["bf16", "fp32"], recompute: bool
+    shape: Model,
+    mesh: DeviceMesh,
+    device: torch.device,
+    precision: Literal["bf16", "fp32"],
+    recompute: bool,
+    regather: bool,
 ) -> Llama:
     """Return the sharded model; its weights hold nothing yet: ``initialise``, ``read_weights``, or restore.
 
     Made without memory first, so that no rank ever holds more than its shard and one gathered block. Master weights
-    are float32 DTensors over ``mesh``.
+    are float32 DTensors over ``mesh``. ``regather``: see ``shard``.
     """
     with torch.device("meta"):
         model = Llama(shape, recompute)
-    shard(model, mesh, precision)
+    shard(model, mesh, precision, regather)
     model.to_empty(device=device)
     return model
 
 
-def shard(model: Llama, mesh: DeviceMesh, precision: Literal["bf16", "fp32"]) -> None:
+def shard(model: Llama, mesh: DeviceMesh, precision: Literal["bf16", "fp32"], regather: bool) -> None:
     """Shard each block and the rest of the model over ``mesh``; gradients become plain sums over all ranks.
 
-    Blocks free their gathered weights after the forward pass, except the last, which the backward pass needs at once.
+    With ``regather`` blocks free their gathered weights after the forward pass and gather them again for the backward
+    pass, except the last, which is needed at once.
     An embedding of its own is gathered apart from the head, since the two are needed at opposite ends.
     """
     policy = mixed_precision(precision)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
+        fully_shard(
+            block, mesh=mesh, mp_policy=policy, reshard_after_forward=regather and block is not model.blocks[-1]
+        )
     if model.head is not None:
-        fully_shard(model.embedding, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        fully_shard(model.embedding, mesh=mesh, mp_policy=policy, reshard_after_forward=regather)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     for module in fsdp_modules(model):
         # The loss is divided by the tokens of the global batch before backward: a sum is right for any split.

@@ -151,10 +151,11 @@ def activation_bytes(run: Run) -> int:
     return kept + logits + head_gradient
 
 
-def reduces_once(run: Run) -> bool:
-    """Whether gradients stay whole on each rank over a step's micro-batches, to be reduced once.
+def keeps_whole(run: Run) -> bool:
+    """Whether a model is small enough to be kept whole on each rank for a time.
 
-    That costs 4 bytes per parameter on every rank; it is done where they take less than a tenth of the device.
+    Then weights are gathered once per micro-batch, not again for the backward pass, and gradients of micro-batches are
+    added up whole and reduced once a step. Done where 4 bytes per parameter are less than a tenth of the device.
     """
     return FP32_BYTES * num_parameters(run.train.model) < MEMORY_GB[run.shape.gpu] * GB / 10
 
@@ -162,13 +163,13 @@ def reduces_once(run: Run) -> bool:
 def communication_floor_seconds(run: Run) -> float:
     """Return the least seconds that a step's collectives take on the slower of NVLink and the nodes' rails.
 
-    Per micro-batch each block is gathered twice and the rest once or twice in compute precision; gradients are reduced
-    in float32. Ring or tree, a rank must receive what it does not hold, and so must a node.
+    Per micro-batch weights are gathered twice (once if kept whole) in compute precision; gradients are reduced in
+    float32. Ring or tree, a rank must receive what it does not hold, and so must a node.
     """
     train, shape = run.train, run.shape
     rounds = _rounds(run)
-    gathers = 2 * num_parameters(train.model) * COMPUTE_BYTES[train.precision] * rounds
-    reductions = num_parameters(train.model) * FP32_BYTES * (1 if reduces_once(run) else rounds)
+    gathers = (1 if keeps_whole(run) else 2) * num_parameters(train.model) * COMPUTE_BYTES[train.precision] * rounds
+    reductions = num_parameters(train.model) * FP32_BYTES * (1 if keeps_whole(run) else rounds)
     return _link_seconds(gathers + reductions, shape)
 
 
@@ -181,11 +182,13 @@ def _link_seconds(size_bytes: float, shape: Shape) -> float:
 
 
 def _gathered_bytes(run: Run) -> int:
-    """Two gathered blocks, the head and the embedding, one block's gradients and their float32 copy being reduced."""
+    """Gathered weights (all, or two blocks and the embeddings), one block's gradients, their float32 copy, sums."""
     model, width = run.train.model, COMPUTE_BYTES[run.train.precision]
     block = block_parameters(model)
-    accumulated = FP32_BYTES * num_parameters(model) if reduces_once(run) and _rounds(run) > 1 else 0
-    return width * (2 * block + embedding_parameters(model)) + (width + FP32_BYTES) * block + accumulated
+    whole = keeps_whole(run)
+    weights = num_parameters(model) if whole else 2 * block + embedding_parameters(model)
+    sums = FP32_BYTES * num_parameters(model) if whole and _rounds(run) > 1 else 0
+    return width * weights + (width + FP32_BYTES) * block + sums
 
 
 def _rounds(run: Run) -> int:

@@ -173,7 +173,7 @@ def state_of(run: Run, scenario: dict[str, Any]) -> TrainState:
         return state
     mesh = make_mesh("cpu", dist.get_world_size(), replicas)
     train = run.train
-    model = build_model(train.model, mesh, torch.device("cpu"), train.precision, train.recompute)
+    model = build_model(train.model, mesh, torch.device("cpu"), train.precision, train.recompute, regather=True)
     initialise(model, train.seed)
     time_collectives(model, state.waits)
     return TrainState(model, make_optimizer(model, train.optimizer), mesh, state.waits)

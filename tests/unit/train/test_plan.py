@@ -8,11 +8,11 @@ from steelrail.train.plan import (
     block_parameters,
     communication_floor_seconds,
     flops_per_token,
+    keeps_whole,
     memory,
     mfu,
     num_parameters,
     plan,
-    reduces_once,
 )
 
 LLAMA_70B = {"dim": 8192, "num_layers": 80, "num_heads": 64, "num_kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256}
@@ -93,9 +93,9 @@ def test_more_micro_batches_mean_more_gathers() -> None:
     assert four == pytest.approx(4 * once)
 
 
-def test_only_small_models_keep_whole_gradients_over_micro_batches() -> None:
-    assert reduces_once(run(LLAMA_1B))
-    assert not reduces_once(run(LLAMA_8B))
+def test_only_small_models_are_kept_whole() -> None:
+    assert keeps_whole(run(LLAMA_1B))
+    assert not keeps_whole(run(LLAMA_8B))
 
 
 def test_whole_gradients_are_in_the_plan_where_they_are_kept() -> None:
