@@ -18,6 +18,7 @@ from steelrail.artifacts.cost import CostSummary
 from steelrail.artifacts.events import Event, read_events
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.files import Artifact, read_artifact, write_artifact, write_whole
+from steelrail.artifacts.jobs import NotedJob, noted_jobs
 from steelrail.artifacts.shards import ShardsManifest
 from steelrail.artifacts.train import Attempt, TrainRecord
 from steelrail.artifacts.trainer import RunFolder
@@ -70,11 +71,15 @@ class Left:
     shards: ShardsManifest
     corpus: CorpusManifest
     fabric: FabricReport
+    noted: tuple[NotedJob, ...]
 
     @property
     def stages(self) -> dict[str, Stage]:
-        """Every job of the run that Slurm knows, and its stage."""
-        found: dict[str, Stage] = dict.fromkeys(self.shards.job_ids, "shards")
+        """Every job of the run that Slurm knows, and its stage: those that failed too."""
+        found: dict[str, Stage] = {
+            job.job_id: job.stage for job in self.noted if job.stage == "fabric" or job.key == self.shards.key
+        }
+        found |= dict.fromkeys(self.shards.job_ids, "shards")
         found |= {self.fabric.job_id: "fabric", **dict.fromkeys(self.record.job_ids, "train")}
         return {job_id: stage for job_id, stage in found.items() if job_id.isdecimal()}
 
@@ -319,6 +324,7 @@ def _left(run: Run) -> Left:
         shards=read_artifact(folder / "shards" / "manifest.json", ShardsManifest),
         corpus=read_artifact(folder / "corpus" / "manifest.json", CorpusManifest),
         fabric=read_artifact(folder / "fabric" / "report.json", FabricReport),
+        noted=noted_jobs(folder),
     )
 
 

@@ -14,6 +14,7 @@ from submitit.core.utils import FailedJobError, environment_variables
 from steelrail import log
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
@@ -99,6 +100,7 @@ def _submit(run: Run) -> tuple[JobLine, Path]:
     job_id, holder = _hand_in(run, root, snapshot)
     line = JobLine(job_id, clock.now(), snapshot.name, "", "", holder, str(root))
     add_job(_lines(run), line)
+    note_job(results_folder(run), NotedJob("fabric", fabric_key(run), job_id))
     _log.info("submitted fabric job %s", job_id)
     return line, root
 

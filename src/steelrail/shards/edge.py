@@ -9,6 +9,7 @@ from pathlib import Path
 
 from steelrail.artifacts.corpus import CorpusManifest
 from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.artifacts.shards import PartManifest, ShardsManifest
 from steelrail.clients import clock
 from steelrail.clients.provenance import provenance
@@ -72,6 +73,8 @@ def make_part(run: Run, part: int) -> PartManifest:
     if not 0 <= part < run.shards.parts:
         do = "name one of the run file's parts"
         raise ConfigError(must("part", f"from 0 to {run.shards.parts - 1}", part, "--part", do))
+    if job_id := _job_id():
+        note_job(_folder(run), NotedJob("shards", plan.key, job_id))
     store = Store.open(run.store)
     found = _find_part(store, run, plan, part)
     manifest = _adopted(found, _job_id()) if found else _make(store, run, plan, part)
