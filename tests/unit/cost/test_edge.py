@@ -11,6 +11,7 @@ import synthetic
 
 from steelrail.artifacts.cost import CostSummary
 from steelrail.artifacts.files import read_artifact
+from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.clients import clock
 from steelrail.config.schema import Run
 from steelrail.cost import edge
@@ -245,3 +246,15 @@ def test_a_repeat_gives_the_same_bill(tmp_path: Path) -> None:
 def test_a_run_that_did_not_train_yet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="TrainRecord must be there"):
         edge.run_stage(synthetic.make_run(tmp_path), synthetic.FakeSlurm(""))
+
+
+def test_a_fabric_job_that_failed_before_is_on_the_bill(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    before = edge.run_stage(built.run, built.slurm)
+    (good,) = [line for line in built.slurm.text.splitlines() if line.startswith("100|")]
+    failed = good.replace("100|", "95|", 1).replace("|COMPLETED|", "|FAILED|")
+    note_job(Path(built.run.results) / built.run.name, NotedJob("fabric", "any", "95"))
+    after = edge.run_stage(built.run, synthetic.FakeSlurm(f"{built.slurm.text}{failed}\n"))
+    (same,) = [one.micro_usd for one in before.segments if one.job_id == "100"]
+    assert ("FAILED", same) == next((one.state, one.micro_usd) for one in after.segments if one.job_id == "95")
+    assert before.total_micro_usd is not None and before.total_micro_usd + same == after.total_micro_usd
