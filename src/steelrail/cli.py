@@ -161,8 +161,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _log_to(path: str | None, run: Run) -> None:
-    private_folder(Path(run.results) / run.name)
     if path:
+        private_folder(Path(run.results) / run.name)
         chain.leave_word(path, None)
         log.also_to(Path(path))
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steelrail.config.schema import Run
-from steelrail.errors import ClusterError, must
+from steelrail.errors import ClusterError, ConfigError, must
 from steelrail.formats.sinfo import NodeOffer
+from steelrail.train.plan import plan
+from steelrail.units import show_bytes
+
+# The plan's estimate was within this of what GPUs used: beyond it a run is refused, below it only warned about.
+_PLAN_TOLERANCE = 1.1
 
 
 def check_partition(run: Run, offers: Sequence[NodeOffer], partitions: Sequence[str]) -> list[str]:
@@ -28,6 +33,22 @@ def check_partition(run: Run, offers: Sequence[NodeOffer], partitions: Sequence[
         down = ", ".join(one.name for one in fitting if not one.up)
         return [f"{len(up)} of {run.shape.nodes} nodes are up in partition {name}; the job waits for more ({down})"]
     return []
+
+
+def check_memory(run: Run) -> list[str]:
+    """Return warnings about a run that may just not fit its GPUs. Raises ``ConfigError`` for one that cannot.
+
+    On a CPU the plan knows no limit that holds, so nothing is said.
+    """
+    estimate = plan(run)
+    if run.shape.device == "cpu" or estimate.fits:
+        return []
+    need, have = show_bytes(estimate.memory.total), show_bytes(estimate.memory_available)
+    do = "set train.recompute: true, a smaller train.micro_batch_sequences, or more ranks"
+    message = must("memory a rank", f"at most {have}", f"about {need}", "plan of train and shape", do)
+    if estimate.memory.total > _PLAN_TOLERANCE * estimate.memory_available:
+        raise ConfigError(message)
+    return [message]
 
 
 def _fits(run: Run, offer: NodeOffer) -> bool:

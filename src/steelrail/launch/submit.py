@@ -26,7 +26,7 @@ from steelrail.config.schema import Run
 from steelrail.errors import BusyError, ClusterError, ConfigError, must
 from steelrail.launch import supervise
 from steelrail.launch.attach import live_job
-from steelrail.launch.checks import check_partition
+from steelrail.launch.checks import check_memory, check_partition
 from steelrail.launch.finished import finished
 from steelrail.launch.freeze import Frozen, freeze, results_folder, run_folder
 from steelrail.launch.inputs import Inputs, read_fabric, read_inputs
@@ -93,7 +93,9 @@ def submit_new(run: Run, inputs: Inputs, folder: RunFolder, chosen: dict[str, An
 
 
 def check(run: Run) -> None:
-    """Check what can be checked before anything is spent: partition, accounting, store."""
+    """Check what can be checked before anything is spent: memory, partition, accounting, store."""
+    for warning in check_memory(run):
+        _log.warning("%s", warning)
     if run.slurm.executor == "slurm":
         slurm = Slurm()
         for warning in check_partition(run, slurm.partition(run.slurm.partition), slurm.partitions()):

@@ -1,8 +1,9 @@
 import pytest
 
-from steelrail.errors import ClusterError
+from steelrail.config.load import load_run
+from steelrail.errors import ClusterError, ConfigError
 from steelrail.formats.sinfo import parse_nodes
-from steelrail.launch.checks import check_partition
+from steelrail.launch.checks import check_memory, check_partition
 
 FOUR = "".join(f"node{number}|idle|4|gpu:h100:16\n" for number in range(1, 5))
 
@@ -45,3 +46,15 @@ def test_a_typed_resource_counts_only_gpus_of_that_type(demo, change):
     assert check(change(demo, "slurm", gres="gpu:h100"), FOUR) == []
     with pytest.raises(ClusterError):
         check(change(demo, "slurm", gres="gpu:a100"), FOUR)
+
+
+@pytest.mark.parametrize("shape", ["4x16", "4x8", "8x8"])
+def test_the_reference_jobs_fit_their_gpus(shape):
+    assert [] == check_memory(load_run(f"config/llama3-70b-{shape}.yaml"))
+
+
+def test_a_model_that_cannot_fit_is_refused_with_what_would_help():
+    run = load_run("config/llama3-70b-4x16.yaml")
+    greedy = run.model_copy(update={"train": run.train.model_copy(update={"recompute": False})})
+    with pytest.raises(ConfigError, match=r"train\.recompute: true"):
+        check_memory(greedy)
