@@ -13,23 +13,46 @@ die() { say "$1"; exit "${2:-1}"; }
 
 namespaces() { [ "$(id -u)" = 0 ] && unshare --net --uts --mount true 2>/dev/null; }
 
-# Jobs run as an ordinary user, who must be able to write here; the sources stay the owner's.
-give_results() {
-  install -d -m 755 -o steelrail -g steelrail results .snakemake
-}
-
-# A folder that the ordinary user cannot reach is copied to one that he can; results/ leads there.
+# A folder that the ordinary user can reach: this one, else a copy of it, which results/ then leads to.
 working_folder() {
-  if slurm/dev/cluster.sh as-user test -r "$PROJECT/Snakefile" -a -x "$PROJECT"; then echo "$PROJECT"; return; fi
+  if slurm/dev/cluster.sh as-user test -r "$PROJECT/Snakefile"; then echo "$PROJECT"; return; fi
   local copy; copy=${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}/projects/$(printf %s "$PROJECT" | sha256sum | cut -c1-12)
   mkdir -p "$copy"
-  git ls-files -z | tar --null -T - -cf - | tar -xf - -C "$copy"
-  chmod -R go+rX "$copy"
-  [ -e results ] && [ ! -L results ] || ln -sfn "$copy/results" results
+  # What was removed here goes there too; what runs left there stays.
+  find "$copy" -mindepth 1 -maxdepth 1 ! -name results ! -name .snakemake -exec rm -rf {} +
+  tar --exclude=./{.venv,results,.snakemake,'.*_cache'} --mode=go+rX -cf - . | tar -xf - -C "$copy"
+  lead_results "$copy/results"
   echo "$copy"
 }
 
-snakemake_as_user() { # FOLDER ARGUMENT...
+lead_results() { # FOLDER: results/ leads there; runs that are here already move there
+  mkdir -p "$1"
+  if [ -d results ] && [ ! -L results ]; then
+    find results -mindepth 1 -maxdepth 1 -exec mv -n -t "$1" {} +
+    rmdir results || die "$PROJECT/results must hold no run that $1 holds too, does (ls): move those away"
+  fi
+  ln -sfn "$1" results
+}
+
+# The ordinary user writes results and Snakemake's notes, those too that root made by hand; the sources stay the owner's.
+give_results() { # FOLDER
+  local folder foreign
+  for folder in "$1/results" "$1/.snakemake"; do
+    [ -d "$folder" ] || install -d -m 755 "$folder"
+    foreign=$(find -H "$folder" -ignore_readdir_race ! -user root ! -user steelrail -print -quit)
+    [ -z "$foreign" ] || die "$foreign must belong to root or steelrail, who runs the demo's jobs, does not (ls -l): move $folder away"
+    find -H "$folder" -ignore_readdir_race -user root -exec chown --no-dereference steelrail:steelrail {} +
+  done
+}
+
+# A clone without results shows the whole chain: what an earlier clone's demo left behind would be taken up by its key.
+forget_earlier() { # FOLDER
+  [ ! -e "$1/results/$RUN" ] || return 0
+  as_user "$1" python scripts/forget_run.py "config/$RUN.yaml"
+  rm -rf "${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}"/nodes/*/fastssd/steelrail-*/*/"$RUN"
+}
+
+as_user() { # FOLDER ARGUMENT...
   local folder=$1 bin; shift
   bin=$(readlink -f "$PROJECT/.venv")/bin
   slurm/dev/cluster.sh as-user env -C "$folder" PATH="$bin:/usr/bin:/bin" PYTHONPATH="$folder/src" "$@"
@@ -42,19 +65,21 @@ up() {
     fallback; return
   fi
   local began=$SECONDS folder
+  slurm/dev/cluster.sh check
   scripts/setup.sh
   slurm/dev/cluster.sh up
   folder=$(working_folder)
-  (cd "$folder" && give_results)
+  give_results "$folder"
+  forget_earlier "$folder"
   say "submits as user steelrail, from $folder"
-  snakemake_as_user "$folder" snakemake --profile slurm --config "run=$RUN"
-  snakemake_as_user "$folder" steelrail status --config "config/$RUN.yaml"
+  as_user "$folder" snakemake --profile slurm --config "run=$RUN"
+  as_user "$folder" steelrail status --config "config/$RUN.yaml"
   say "took $((SECONDS - began)) s; report: $PROJECT/results/$RUN/cost/report.html; end the cluster with 'make demo-down'"
 }
 
 # Without namespaces: the same trainer as processes of this host. No Slurm, so no requeue and no exact bill.
 fallback() {
-  scripts/setup.sh
+  scripts/setup.sh --without cluster
   say "ALLOW_FALLBACK=1: trains on this host alone. Not shown: Slurm, several hosts, requeue, the exact bill"
   .venv/bin/python scripts/demo_local.py
 }

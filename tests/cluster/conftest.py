@@ -123,9 +123,10 @@ class Project:
         return self.run("snakemake", "--profile", "slurm", "--config", f"run={name}", *arguments, seconds=seconds)
 
     def write_run(self, name: str, *changes: tuple[str, str], source: str = "demo") -> Path:
-        """config/NAME.yaml: a shipped run file with the given texts replaced."""
+        """config/NAME.yaml: a shipped run file with the given texts replaced, and a corner of the store of its own."""
         text = (self.folder / "config" / f"{source}.yaml").read_text()
-        for old, new in ((f"name: {source}", f"name: {name}"), *changes):
+        own = ("bucket: steelrail", f"bucket: steelrail, prefix: {self.folder.name}")
+        for old, new in ((f"name: {source}", f"name: {name}"), own, *changes):
             assert old in text, f"{old!r} is not in config/{source}.yaml"
             text = text.replace(old, new)
         path = self.folder / "config" / f"{name}.yaml"

@@ -1,13 +1,19 @@
 # What every rule needs to know of the run; the package works it out.
-from steelrail.chain import open_chain
+from steelrail.chain import one_message, open_chain
 
-CHAIN = open_chain(config.get("run"), is_head=workflow.is_main_process)
+with one_message():
+    CHAIN = open_chain(config.get("run"), is_head=workflow.is_main_process)
 RESULTS = CHAIN.folder
 RUN = CHAIN.run
 
 
 onstart:
-    CHAIN.start()
+    with one_message():
+        CHAIN.start()
+
+
+onerror:
+    CHAIN.fail()
 
 
 wildcard_constraints:

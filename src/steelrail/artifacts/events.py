@@ -39,7 +39,7 @@ class Event:
     - enter: ``category``
     - step: ``step``, ``start`` (Unix s), ``seconds`` (category -> s; the rest is productive), ``tokens``
     - save: ``step``, ``bytes``, ``stall_seconds``; durable: ``step``, ``where`` (nvme or store), ``bytes``, ``seconds``
-    - restore: ``step``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
+    - restore: ``step``, ``epoch``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
     - heldout: ``step``, ``loss``; note: ``text``
     - attempt_start / attempt_end (supervisor only): see ``launch.supervise``
     - end: ``exit_code``, ``reason``

@@ -80,7 +80,7 @@ def open_checkpoints(
 ) -> Checkpoints:
     """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
 
-    ``nvme`` is ``node.nvme``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` bounds each decision.
+    ``nvme`` is ``clients.disk.node_root``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` a decision.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
     home = Home(store, run, key, epoch, local_root(nvme, run, key), settings)
@@ -101,6 +101,12 @@ class Checkpoints:
         self._durable: StepId | None = None
         self._not_durable: list[StepId] = []
         self._fault: str | None = None
+        self._failed_saves: list[str] = []
+
+    @property
+    def save_fault(self) -> str | None:
+        """Why the last save failed; none when it did not."""
+        return self._failed_saves[-1] if self._failed_saves else None
 
     @property
     def newest_durable(self) -> StepId | None:
@@ -125,7 +131,7 @@ class Checkpoints:
             self._newest = StepId(found.step, found.epoch)
             if found.epoch != self._home.epoch:
                 self._durable = self._newest
-            self._emit("restore", step=found.step, where=found.where, seconds=found.seconds)
+            self._emit("restore", step=found.step, where=found.where, seconds=found.seconds, epoch=found.epoch)
         return found
 
     def save(
@@ -135,8 +141,9 @@ class Checkpoints:
 
         Held up only while the state is copied to host memory, and while the save before is still being written.
         A save that fails on any rank counts nowhere; it is logged, and training goes on. Raises ``BusyError`` when a
-        newer attempt has taken over, ``StoreError`` when more than ``max_behind`` saves wait for the store, and
-        ``CheckpointError`` when the ranks cannot agree any more (one is gone).
+        newer attempt has taken over, ``StoreError`` when more than ``max_behind`` saves wait for the store,
+        ``NodeError`` when more than ``max_behind`` failed one after the other, and ``CheckpointError`` when the ranks
+        cannot agree any more (one is gone).
         """
         began = clock.monotonic()
         self._settle(self._timeout_seconds)
@@ -214,7 +221,10 @@ class Checkpoints:
         if outcome.manifest is None:
             log.error("save of step %d failed and does not count; training goes on: %s", step, outcome.fault)
             self._emit("note", text=f"save of step {step} failed: {outcome.fault}")
+            self._failed_saves.append(outcome.fault or "unknown")
+            self._require_saves()
             return
+        self._failed_saves.clear()
         self._newest = outcome.manifest.id
         self._not_durable.append(outcome.manifest.id)
         self._learn_statuses(outcome.statuses)
@@ -236,6 +246,13 @@ class Checkpoints:
             raise StoreError(
                 must("saves that wait for the store", f"at most {limit}", fault, repr(self._home.store), do)
             )
+
+    def _require_saves(self) -> None:
+        """A node that cannot save must not train for days as if it could."""
+        limit, failed = self._home.settings.max_behind, len(self._failed_saves)
+        if failed > limit:
+            fault, do = f"{failed} ({self.save_fault})", "mend what the save names and run again"
+            raise NodeError(must("saves that failed in a row", f"at most {limit}", fault, self._home.local, do))
 
     def _publish(self, manifest: Manifest) -> None:
         self._not_durable.append(manifest.id)

@@ -1,7 +1,7 @@
 """Names, keys and paths of a checkpoint, in the store and on NVMe. Pure.
 
 Store, below ``<prefix>/<run>/<key>/``: ``fence/<epoch>.json``, ``steps/<step>-<epoch>/<files>``.
-NVMe, below ``<node.nvme>/steelrail/<run>/<key>/checkpoints/``: ``<step>-<epoch>/<files>``.
+NVMe, below ``<clients.disk.node_root>/<run>/<key>/checkpoints/``: ``<step>-<epoch>/<files>``.
 The manifest is written last in both; no folder is used twice.
 """
 
@@ -66,4 +66,4 @@ def rank_files(rank: int) -> str:
 
 def local_root(nvme: Path, run: str, key: str) -> Path:
     """Return the folder of a model's checkpoints on a node's NVMe."""
-    return nvme / "steelrail" / run / key / "checkpoints"
+    return nvme / run / key / "checkpoints"

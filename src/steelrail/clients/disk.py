@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from steelrail.config.keys import digest
+from steelrail.config.schema import Run
 from steelrail.errors import NodeError, must
 from steelrail.units import GB, show_bytes
 
@@ -79,6 +81,15 @@ def _try_to_write(folder: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             trial.unlink()
+
+
+def node_root(run: Run) -> Path:
+    """Return the folder on a node's NVMe of everything that this user's runs keep with this run's store.
+
+    Another user, or a run of the same name with another store, has another folder: what lies there is never mixed.
+    """
+    store = digest([run.store.endpoint, run.store.bucket, run.store.prefix])[:8]
+    return Path(run.node.nvme) / f"steelrail-{os.geteuid()}" / store
 
 
 def private_folder(path: Path) -> Path:

@@ -17,9 +17,10 @@ from steelrail.artifacts.files import read_artifact
 from steelrail.artifacts.shards import DataShard, ShardsManifest
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
 from steelrail.clients import clock
+from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master
 from steelrail.clients.store import Store
-from steelrail.errors import StoreError, must
+from steelrail.errors import NodeError, StoreError, must
 from steelrail.fabric.quick import quick_check
 from steelrail.launch import traces
 from steelrail.launch.inputs import read_fabric
@@ -169,7 +170,7 @@ def _restore(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
         run.name,
         rank.key,
         rank.epoch,
-        Path(run.node.nvme),
+        node_root(run),
         rank.place,
         run.checkpoints,
         rank.events.write,
@@ -239,6 +240,10 @@ def _flush(rank: Rank, checkpoints: Checkpoints, outcome: Outcome) -> None:
     if done and not durable:
         do = "mend the store and run train again: the last save is on NVMe"
         raise StoreError(must("last checkpoint", "in the store", "not", repr(Store.open(rank.run.store)), do))
+    if done and checkpoints.newest_durable_step != rank.run.train.steps:
+        do = "mend what it names and run train again: it resumes from the checkpoint before"
+        fault = f"not ({checkpoints.save_fault or 'it failed'})"
+        raise NodeError(must("last save", "on NVMe and in the store", fault, rank.run.node.nvme, do))
 
 
 def _patience(rank: Rank, done: bool) -> float:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from steelrail.artifacts.events import Event
 from steelrail.artifacts.files import read_artifact, write_artifact
 from steelrail.artifacts.train import Attempt, Ending, TrainRecord
 from steelrail.artifacts.trainer import RunFolder
@@ -109,18 +110,26 @@ def attempt_of(folder: RunFolder, entry: Entry) -> Attempt:
 
 
 def _final_checkpoint(run: Run, key: str, folder: RunFolder, entries: Sequence[Entry]) -> str:
-    """Name the newest checkpoint in the store. Raises ``TrainError`` when a finished run has none."""
+    """Name the newest checkpoint in the store, made or found there. Raises ``TrainError`` when there is none."""
     found = [
-        StepId(event.data["step"], entry.epoch)
+        StepId(event.data["step"], event.data.get("epoch", entry.epoch))
         for entry in entries
         if entry.epoch is not None
         for event in traces.rank_events(folder, entry.attempt, 0)
-        if event.kind == "durable" and event.data.get("where") == "store"
+        if _is_stored(event)
     ]
     if not found:
         do = "look at the store and the attempt's log, then run train again"
         raise TrainError(must("final checkpoint", "in the store", "nowhere", folder.root, do))
     return f"s3://{run.store.bucket}/{run.store.prefix}/{run.name}/{key}/steps/{max(found).folder}"
+
+
+def _is_stored(event: Event) -> bool:
+    """Whether an event speaks of a checkpoint in the store: one that was sent, or one that was taken up from there."""
+    # What is taken up under another fence than its attempt's has its manifest in the store, wherever its files lay.
+    return (event.kind == "durable" and event.data.get("where") == "store") or (
+        event.kind == "restore" and "epoch" in event.data
+    )
 
 
 def _heldout(folder: RunFolder, entries: Sequence[Entry]) -> list[float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from steelrail.artifacts.shards import DataShard, Split, TokenizerIdentity
-from steelrail.clients.disk import on_disk, private_folder, require_writable_folder, sha256_file
+from steelrail.clients.disk import node_root, on_disk, private_folder, require_writable_folder, sha256_file
 from steelrail.clients.inputs import InputObject, Inputs
 from steelrail.clients.progress import Meter, progress
 from steelrail.clients.store import Store
@@ -66,7 +66,7 @@ class _Work:
 
 def shards_folder(run: Run) -> Path:
     """Return the folder of a run's data shards on a node's NVMe."""
-    return Path(run.node.nvme) / "steelrail" / run.name / "shards"
+    return node_root(run) / run.name / "shards"
 
 
 def tokenise_part(store: Store, job: PartJob) -> PartDone:

@@ -45,4 +45,4 @@ def test_only_names_that_torch_gives_are_joined_to_paths(name: str, ours: bool) 
 
 
 def test_local_root_names_run_and_key() -> None:
-    assert layout.local_root(Path("/nvme"), "demo", "abc") == Path("/nvme/steelrail/demo/abc/checkpoints")
+    assert layout.local_root(Path("/nvme"), "demo", "abc") == Path("/nvme/demo/abc/checkpoints")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from steelrail.clients import disk
+from steelrail.config.load import load_run
 from steelrail.errors import NodeError
 
 
@@ -103,3 +104,11 @@ def test_removing_an_absent_folder_is_no_error(tmp_path: Path) -> None:
     disk.remove_folder(tmp_path / "a")
     disk.remove_folder(tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_runs_of_one_name_with_other_stores_never_meet_on_nvme() -> None:
+    run = load_run("config/demo.yaml")
+    other = run.model_copy(update={"store": run.store.model_copy(update={"prefix": "elsewhere"})})
+    assert disk.node_root(run) != disk.node_root(other)
+    assert disk.node_root(run) == disk.node_root(run.model_copy(update={"name": "another"}))
+    assert Path(run.node.nvme) / f"steelrail-{os.geteuid()}" == disk.node_root(run).parent

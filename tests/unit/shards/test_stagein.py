@@ -15,6 +15,7 @@ import pytest
 
 from steelrail.artifacts.shards import DataShard
 from steelrail.clients import disk
+from steelrail.clients.disk import node_root
 from steelrail.clients.store import Store
 from steelrail.config import schema
 from steelrail.errors import InputError, NodeError, StoreError
@@ -239,13 +240,13 @@ def test_nvme_that_is_not_mounted_is_a_node_error(s3: Any, make_run: MakeRun, tm
     assert not (tmp_path / "nvme").exists()
 
 
-def test_the_runs_own_folder_is_used(store: Store, shards: list[DataShard], make_run: MakeRun, folder: Path) -> None:
+def test_the_runs_own_folder_is_used(store: Store, shards: list[DataShard], make_run: MakeRun) -> None:
     run = make_run("x")
     staging = stage_in(run, shards)
     assert staging.wait().files == NUM_SHARDS
     staging.close()
-    assert shards_folder(run) == folder
-    assert contents(shards, folder) == [content(index) for index in range(NUM_SHARDS)]
+    assert shards_folder(run) == node_root(run) / "r" / "shards"
+    assert contents(shards, shards_folder(run)) == [content(index) for index in range(NUM_SHARDS)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""The chain without Slurm (scripts/demo_local.py): every stage real, on this host, by whoever runs the tests."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+STEPS = 6
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the demo said and left."""
+
+    said: str
+    folder: Path
+
+    def json(self, path: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads((self.folder / path).read_text())
+        return read
+
+
+def _demo(results: Path) -> Done:
+    argv = [sys.executable, str(PROJECT / "scripts" / "demo_local.py"), str(STEPS), str(results)]
+    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Done(done.stdout, results / "demo-local")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    return _demo(tmp_path_factory.mktemp("local") / "results")
+
+
+def test_two_local_ranks_train_every_step_and_the_heldout_loss_falls(demo: Done) -> None:
+    rows = pq.read_table(demo.folder / "train" / "metrics.parquet", columns=["step"]).column("step").to_pylist()
+    record = demo.json("train/record.json")
+    assert (list(range(1, STEPS + 1)), "done", STEPS) == (rows, record["ending"], record["final_step"])
+    assert record["heldout_last"] < record["heldout_first"]
+
+
+def test_without_slurms_accounts_the_bill_is_unavailable_and_no_money_is_named(demo: Done) -> None:
+    summary = demo.json("cost/summary.json")
+    assert ("unavailable", None, {}) == (summary["status"], summary["total_micro_usd"], summary["categories"])
+    assert "Cost: unavailable" in demo.said
+    assert "$" not in demo.said
+
+
+def test_the_run_folder_is_closed_to_others(demo: Done) -> None:
+    stages = ("corpus", "shards", "fabric", "train", "cost")
+    ours = [demo.folder, *(path for stage in stages for path in (demo.folder / stage).rglob("*"))]
+    assert [] == [path for path in ours if stat.S_IMODE(path.lstat().st_mode) & 0o077 and not path.is_symlink()]
+
+
+def test_the_server_ends_with_the_demo(demo: Done) -> None:
+    command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    assert [] == [line for line in command_lines if str(demo.folder).encode() in line]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        path.read_bytes()
+    except OSError:
+        return False
+    return True
