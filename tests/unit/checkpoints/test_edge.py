@@ -184,6 +184,14 @@ def test_save_that_fails_on_one_rank_counts_nowhere_and_training_goes_on(model: 
     assert "No space left" in notes[0]
 
 
+def test_saves_that_fail_one_after_the_other_stop_the_run(model: Any) -> None:
+    settings = {"max_behind": 2}
+    ranks = model.attempt(9, saves=range_list(1, 9), fill_nvme=[3, *range_list(1, 9)], settings=settings)
+    assert errors(ranks) == ["NodeError"] * 4
+    assert "saves that failed in a row must be at most 2, is 3" in ranks[0]["error"][1]
+    assert model.folders() == []
+
+
 def test_attempt_that_was_overtaken_cannot_commit_and_ends(model: Any) -> None:
     ranks = model.attempt(4, saves=[4], slow_store=1.0, overtake=True, flush=20)
     assert errors(ranks) == ["BusyError"] * 4

@@ -79,9 +79,12 @@ def break_store(store: Store) -> None:
         setattr(store, name, away)
 
 
+_WRITE_DATA = save.FolderWriter.write_data
+
+
 def fill_nvme() -> None:
     """The next file that torch writes meets a full disk."""
-    real = save.FolderWriter.write_data
+    real = _WRITE_DATA
 
     def full(self: Any, plan: Any, planner: Any) -> Any:
         save.FolderWriter.write_data = real  # type: ignore[method-assign]
@@ -137,7 +140,8 @@ def train(
         if order.get("kill") == [dist.get_rank(), number]:
             os.kill(os.getpid(), signal.SIGKILL)
         if number in order.get("saves", ()):
-            if order.get("fill_nvme") == [dist.get_rank(), number]:
+            rank, *steps = order.get("fill_nvme", [-1])
+            if rank == dist.get_rank() and number in steps:
                 fill_nvme()
             extra = {"number": number, "rate": 0.5, "name": "x"}
             for _ in range(2 if order.get("save_again") else 1):

@@ -48,6 +48,14 @@ def test_a_job_that_the_controller_has_forgotten_is_none():
     assert Slurm(Answers((1, "", NO_JOB))).job("15") is None
 
 
+def test_a_folder_on_path_that_may_not_be_searched_hides_slurm_too():
+    def hidden(argv, timeout, env):
+        raise PermissionError(argv[0])
+
+    with pytest.raises(ClusterError, match="must be installed here, is missing"):
+        Slurm(hidden).partitions()
+
+
 def test_a_refusal_is_an_error_that_quotes_slurm():
     with pytest.raises(ClusterError, match="Access/permission denied"):
         Slurm(Answers((1, "", "scontrol: error: Access/permission denied"))).requeue("15")
@@ -96,6 +104,15 @@ def test_a_cluster_without_accounts_is_recognised():
 def test_sacct_that_fails_means_no_accounts():
     answers = Answers((0, "AccountingStorageType = accounting_storage/slurmdbd\n", ""), (1, "", "Connection refused"))
     assert not Slurm(answers).has_accounting()
+
+
+def test_a_host_without_sacct_has_no_accounts():
+    def only_scontrol(argv, timeout, env):
+        if argv[0] == "sacct":
+            raise FileNotFoundError(argv[0])
+        return Completed(tuple(argv), 0, "AccountingStorageType = accounting_storage/slurmdbd\n", "")
+
+    assert not Slurm(only_scontrol).has_accounting()
 
 
 def test_commands_run_without_the_settings_of_an_enclosing_job(monkeypatch):

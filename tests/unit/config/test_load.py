@@ -62,6 +62,17 @@ def test_values_that_could_mean_something_else_are_refused(old: str, new: str) -
     assert "must be" in message_of(demo_with(old, new))
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"])
+def test_a_secret_among_the_recorded_variables_is_refused_and_not_repeated(name: str) -> None:
+    message = message_of(demo_with("{GLOO_SOCKET_IFNAME: eth0}", "{" + name + ": canary}"))
+    assert f"environment must be without secrets, is with {name}" in message and "canary" not in message
+
+
+def test_a_variable_that_only_sounds_like_a_secret_is_taken() -> None:
+    text = demo_with("{GLOO_SOCKET_IFNAME: eth0}", "{TOKENIZERS_PARALLELISM: x, AWS_WEB_IDENTITY_TOKEN_FILE: /x}")
+    assert {"TOKENIZERS_PARALLELISM", "AWS_WEB_IDENTITY_TOKEN_FILE"} == set(parse_run(text, "x").slurm.environment)
+
+
 def test_plain_http_is_refused_unless_the_run_file_means_it() -> None:
     assert "allow_http" in message_of(demo_with(", allow_http: true", ""))
 

@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 from rundir import attempt, frozen_folder, rank_did, write_inputs
 
+from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.train import Ending
 from steelrail.errors import TrainError
 from steelrail.formats.sacct import SacctRow
@@ -46,6 +47,18 @@ def test_the_final_checkpoint_is_the_newest_in_the_store_with_its_epoch(trained)
     _, inputs, _ = trained
     expected = f"s3://steelrail/steelrail/demo/{inputs.key}/steps/0000000006-00000002"
     assert write(trained).final_checkpoint == expected
+
+
+def test_a_checkpoint_that_was_only_taken_up_from_the_store_is_the_final_one(here):
+    inputs = write_inputs(here)
+    folder = frozen_folder(here, inputs)
+    attempt(folder, 1, Ending.DONE, Action.FINISH)
+    events = EventWriter(folder.events(1, 0), 1, 0, "node1", lambda: 1000.0)
+    events.write("restore", step=6, epoch=4, where="nvme", seconds=1.0)
+    events.close()
+    rank_did(folder, 1, [])
+    record = write((here, inputs, folder))
+    assert record.final_checkpoint.endswith("/steps/0000000006-00000004") and record.final_step == 6
 
 
 def test_metrics_hold_a_row_for_every_step_of_every_attempt(trained):

@@ -60,6 +60,12 @@ def test_secrets_of_the_shell_are_not_exported(demo):
     assert exported == "HOME,USER,LOGNAME,PATH,LANG"
 
 
+def test_where_the_shell_has_its_credentials_is_exported(demo):
+    shell = ("PATH", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+    exported = train_request(demo, KEY, FOLDER, (), shell).option("export")
+    assert exported == "PATH,AWS_SHARED_CREDENTIALS_FILE,AWS_PROFILE"
+
+
 def test_the_cluster_of_the_shell_is_exported(demo):
     assert train_request(demo, KEY, FOLDER, (), ("PATH", "SLURM_CONF")).option("export") == "PATH,SLURM_CONF"
 
