@@ -26,7 +26,7 @@ from steelrail.config.prices import price_book_digest
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus
 from steelrail.errors import BusyError, ConfigError, SteelrailError, must
-from steelrail.shards.edge import tokenizer_digest
+from steelrail.shards.edge import part_path, tokenizer_digest
 
 RUN_NAME = "demo"
 # Set for the drivers below Snakemake, so that they end when it is killed and a rerun can attach.
@@ -52,9 +52,8 @@ class Chain:
 
     @property
     def parts(self) -> list[str]:
-        """Names of the shard parts: ``00``, ``01``, ..."""
-        width = max(2, len(str(self.run.shards.parts - 1)))
-        return [f"{part:0{width}d}" for part in range(self.run.shards.parts)]
+        """Names of the shard parts, as their manifests are named: ``00``, ``01``, ..."""
+        return [part_path(self.run, part).stem for part in range(self.run.shards.parts)]
 
     @property
     def listing(self) -> str:
