@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what Steelrail needs on a Debian 12 machine: packages, and a virtual environment in .venv. Run it as often as you like.
-#   scripts/setup.sh [--with ceph] [--with chromium]
+#   scripts/setup.sh [--with ceph] [--with chromium] [--without cluster]
 # Settings: STEELRAIL_DEV_DIR (folder of the dev cluster, default /var/lib/steelrail-dev).
 set -euo pipefail
 umask 022
@@ -20,7 +20,8 @@ read_arguments() {
     case "$1 ${2:-}" in
       "--with ceph") PACKAGES+=("${CEPH[@]}") ;;
       "--with chromium") PACKAGES+=("${CHROMIUM[@]}") ;;
-      *) die "arguments must be '--with ceph' or '--with chromium', are '$*'" ;;
+      "--without cluster") PACKAGES=(python3-venv) ;; # enough for processes of this host
+      *) die "arguments must be '--with ceph', '--with chromium' or '--without cluster', are '$*'" ;;
     esac
     shift 2
   done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A real Slurm of four GPU hosts, a spare and a CPU host, with accounting and an S3 server, on one machine.
-#   cluster.sh up | down | wipe | status | env
+#   cluster.sh check | up | down | wipe | status | env
 #   cluster.sh cut HOST | mend HOST | slow HOST RATE|off | spare up|down
 #   cluster.sh kill-slurmd HOST | kill-host HOST | start-slurmd HOST
 #   cluster.sh restart slurmctld|slurmdbd
 #   cluster.sh s3 start|stop|kill|pause|resume
 #   cluster.sh as-user COMMAND...
 # Needs root and namespaces (exit code 3 without). Settings: STEELRAIL_DEV_DIR (state, default /var/lib/steelrail-dev),
-# STEELRAIL_DEV_ETC_SLURM=no (do not link /etc/slurm). How to use it: docs/dev-cluster.md
+# STEELRAIL_DEV_ETC_SLURM=no (leave /etc/slurm to another Slurm). How to use it: docs/dev-cluster.md
 set -euo pipefail
 umask 022
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -44,11 +44,13 @@ up() {
 }
 
 down() {
-  local host
+  local host daemon
   if alive slurmctld; then cancel_all_jobs; fi
+  if alive weed; then signal_s3 TERM; fi # it takes 15 s to leave: it is told first and waited for last
   for host in "${HOSTS[@]}"; do stop "slurmd.$host"; remove_host "$host"; done
-  for daemon in slurmctld slurmdbd weed mariadbd munged; do stop "$daemon" 20; done
+  for daemon in slurmctld slurmdbd mariadbd munged weed; do stop "$daemon" 20; done
   ip link del "$BRIDGE" 2>/dev/null || true
+  rm -f "$DIR"/run/*.sock
   unlink_etc; remove_fastssd
 }
 
@@ -112,6 +114,7 @@ main() {
     up) up; say "up: sinfo; S3 at $S3_URL, bucket $S3_BUCKET; jobs are submitted by user $DEV_USER" ;;
     down) down ;;
     wipe) wipe ;;
+    check) check_etc ;;
     status) status ;;
     env) print_env ;;
     cut) ip link set "$(link "$1")" down ;;

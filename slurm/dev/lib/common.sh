@@ -78,7 +78,8 @@ make_user() {
 
 as_user() { # COMMAND...: as the ordinary user, with a login's environment and none of ours
   local -a env=(HOME="$DEV_HOME" USER="$DEV_USER" LOGNAME="$DEV_USER" SHELL=/bin/bash LANG=C.UTF-8)
-  env+=(PATH="$PROJECT/.venv/bin:/usr/local/bin:/usr/bin:/bin" TERM="${TERM:-dumb}")
+  # In a project that he cannot reach, .venv leads to one that he can.
+  env+=(PATH="$(readlink -f "$PROJECT/.venv")/bin:/usr/local/bin:/usr/bin:/bin" TERM="${TERM:-dumb}")
   if [ "${STEELRAIL_DEV_ETC_SLURM:-yes}" = no ]; then env+=(SLURM_CONF="$DIR/conf/slurm.conf"); fi
   runuser -u "$DEV_USER" -- env -i "${env[@]}" "$@" 9>&-
 }

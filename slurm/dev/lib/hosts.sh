@@ -53,15 +53,17 @@ kill_all_in() { # HOST: every process of the host; the namespace is ours, so the
 speed_up() { in_net "$1" tc qdisc del dev eth0 root 2>/dev/null || true; }
 slow_down() { in_net "$1" tc qdisc replace dev eth0 root tbf rate "$2" burst 64kb latency 50ms; }
 
-# Runs COMMAND as a process of HOST. (`ip netns exec` does not do: it remounts /sys and slurmd then finds no cgroups.)
+# Runs COMMAND as a process of HOST, which has our /etc/slurm whatever the head has: Snakemake strips SLURM_CONF from jobs.
+# (`ip netns exec` does not do: it remounts /sys and slurmd then finds no cgroups.)
 enter_host() {
   local host=$1; shift
   install -d -m 1777 "$DIR/nodes/$host/fastssd"
+  mkdir -p "$ETC"
   # shellcheck disable=SC2016 # expanded by the inner shell
   nsenter --net="/run/netns/$(namespace "$host")" unshare --uts --mount --propagation private sh -ec '
-    hostname "$1"; mount --bind "$2" "$3"; mount --bind "$4" /etc/hosts
-    mount -t tmpfs -o mode=1777 shm /dev/shm
-    shift 4; exec "$@"' sh "$host" "$DIR/nodes/$host/fastssd" "$FASTSSD" "$DIR/conf/hosts" "$@" 9>&-
+    hostname "$1"; mount --bind "$2" "$3"; mount --bind "$4/hosts" /etc/hosts
+    mount --bind "$4" "$5"; mount -t tmpfs -o mode=1777 shm /dev/shm
+    shift 5; exec "$@"' sh "$host" "$DIR/nodes/$host/fastssd" "$FASTSSD" "$CONF" "$ETC" "$@" 9>&-
 }
 
 make_fastssd() { # the mount point; on the head it stays an empty folder that users cannot write

@@ -22,7 +22,7 @@ check_etc() { # a foreign Slurm's files are never replaced
   for file in "${LINKED[@]}"; do
     [ ! -e "$ETC/$file" ] && [ ! -L "$ETC/$file" ] && continue
     [ "$(readlink "$ETC/$file")" = "$CONF/$file" ] ||
-      die 1 "$ETC/$file must be absent or ours, is another Slurm's: remove it, or set STEELRAIL_DEV_ETC_SLURM=no to use the cluster by SLURM_CONF=$CONF/slurm.conf only (Snakemake's jobs then miss it)"
+      die 1 "$ETC/$file must be absent or ours, is another Slurm's: nothing is submitted to it; set STEELRAIL_DEV_ETC_SLURM=no to run our own beside it (found by SLURM_CONF, $ETC left as it is)"
   done
 }
 
