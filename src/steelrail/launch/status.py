@@ -20,16 +20,10 @@ from steelrail.launch.lock import holder
 from steelrail.launch.logs import newest_folder
 from steelrail.launch.request import folder_digest, job_name
 from steelrail.launch.spend import spent_micro_usd, usd_per_second
+from steelrail.launch.stages import STAGE_NAMES, finished_stages
 from steelrail.units import show_seconds, show_usd
 
 _WINDOW_STEPS = 20
-_ARTIFACTS = (
-    ("corpus", "corpus/manifest.json"),
-    ("shards", "shards/manifest.json"),
-    ("fabric", "fabric/report.json"),
-    ("train", "train/record.json"),
-    ("cost", "cost/summary.json"),
-)
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,12 @@ class RunStatus:
     eta_seconds: float | None
     spent_micro_usd: int | None
     durable_step: int | None
+    finished: dict[str, str]
+
+    @property
+    def open(self) -> bool:
+        """Whether the run is not billed yet."""
+        return "cost" not in self.finished
 
     def json(self) -> str:
         """Return the status for machines."""
@@ -78,8 +78,10 @@ class RunStatus:
             ("last ending", self.last_ending or ""),
             ("step", ", ".join(filter(None, (at, speed, left)))),
             ("checkpoint", f"step {self.durable_step}" if self.durable_step is not None else ""),
-            ("spent", show_usd(self.spent_micro_usd) if self.spent_micro_usd is not None else ""),
+            # Of the training job alone: once the bill is there, that counts.
+            ("spent", show_usd(self.spent_micro_usd) if self.spent_micro_usd is not None and self.open else ""),
             ("driver", self.driver or ""),
+            *self.finished.items(),
         ]
 
 
@@ -90,10 +92,11 @@ def status(run: Run) -> RunStatus:
     line, state, reason = _job(run, folder)
     last = entries[-1] if entries else None
     step, speed = _speed(run, folder, last)
+    finished = finished_stages(run)
     live = state not in ("none", "UNKNOWN") and last is not None and last.ended is None
     return RunStatus(
         run=run.name,
-        stage=_stage(run),
+        stage=next((stage for stage in STAGE_NAMES if stage not in finished), "done"),
         key=folder.root.name if folder else None,
         job_id=line.job_id if line else None,
         state=state,
@@ -108,6 +111,7 @@ def status(run: Run) -> RunStatus:
         eta_seconds=_eta(run, step, speed) if live else None,
         spent_micro_usd=_spent(run, folder, entries, live),
         durable_step=_durable(folder, entries),
+        finished=finished,
     )
 
 
@@ -140,12 +144,6 @@ def _job(run: Run, folder: RunFolder | None) -> tuple[JobLine | None, str, str]:
                 "" if row.reason == "None" else row.reason,
             )
     return last, "none", "no job in the queue"
-
-
-def _stage(run: Run) -> str:
-    results = results_folder(run)
-    missing = (name for name, path in _ARTIFACTS if not (results / path).exists())
-    return next(missing, "done")
 
 
 def _speed(run: Run, folder: RunFolder | None, last: Entry | None) -> tuple[int | None, float | None]:

@@ -1,0 +1,70 @@
+"""What each finished stage made, a line each: the table that ends the demo and ``steelrail status``. An edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steelrail.artifacts.corpus import CorpusManifest
+from steelrail.artifacts.cost import CostSummary
+from steelrail.artifacts.fabric import FabricReport
+from steelrail.artifacts.files import Artifact, read_artifact
+from steelrail.artifacts.shards import ShardsManifest
+from steelrail.artifacts.train import TrainRecord
+from steelrail.config.schema import Run
+from steelrail.errors import InputError
+from steelrail.launch.freeze import results_folder
+from steelrail.units import show_bytes, show_usd
+
+
+def finished_stages(run: Run) -> dict[str, str]:
+    """Return what each stage that is done made, by stage, in the chain's order. Others are not there."""
+    folder = results_folder(run)
+    said = {stage: _say(folder / path, kind, words) for stage, path, kind, words in _STAGES}
+    return {stage: text for stage, text in said.items() if text is not None}
+
+
+def _say(path: Path, kind: type[Artifact], words: Callable[[Any, Path], str]) -> str | None:
+    try:
+        return words(read_artifact(path, kind), path)
+    except InputError:
+        return None
+
+
+def _corpus(made: CorpusManifest, path: Path) -> str:
+    return f"{len(made.objects):,} objects, {made.num_rows:,} rows, {show_bytes(made.size_bytes)}"
+
+
+def _shards(made: ShardsManifest, path: Path) -> str:
+    dropped = f", {sum(made.dropped.values()):,} rows dropped" if made.dropped else ""
+    tokens = f"{made.train_tokens:,} training and {made.heldout_tokens:,} held-out tokens"
+    return f"{made.documents:,} documents, {tokens} in {len(made.data_shards)} data shards{dropped}"
+
+
+def _fabric(made: FabricReport, path: Path) -> str:
+    slowest = min((pair.gb_per_s for pair in made.pairs), default=None)
+    pairs = f", slowest pair {slowest:.2f} GB/s" if slowest is not None else ""
+    return f"{len(made.nodes)} nodes fit over {made.backend}, {made.num_leaves} leaf switches{pairs}"
+
+
+def _train(made: TrainRecord, path: Path) -> str:
+    loss = f", held-out loss {made.heldout_first:.3f} to {made.heldout_last:.3f}" if made.heldout_last else ""
+    return f"{made.final_step:,} steps in {len(made.attempts)} attempts{loss}; {made.final_checkpoint}"
+
+
+def _cost(made: CostSummary, path: Path) -> str:
+    if made.total_micro_usd is None:
+        return f"unavailable: {made.reason}"
+    hours = f"{made.gpu_seconds / 3600:,.2f} GPU-hours at ${made.usd_per_gpu_hour}"
+    return f"{show_usd(made.total_micro_usd)} for {hours}, goodput {made.goodput:.1%}; {path.parent / 'report.html'}"
+
+
+_STAGES: tuple[tuple[str, str, type[Artifact], Callable[[Any, Path], str]], ...] = (
+    ("corpus", "corpus/manifest.json", CorpusManifest, _corpus),
+    ("shards", "shards/manifest.json", ShardsManifest, _shards),
+    ("fabric", "fabric/report.json", FabricReport, _fabric),
+    ("train", "train/record.json", TrainRecord, _train),
+    ("cost", "cost/summary.json", CostSummary, _cost),
+)
+STAGE_NAMES = tuple(stage for stage, *_ in _STAGES)
