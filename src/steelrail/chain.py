@@ -26,6 +26,7 @@ from steelrail.config.prices import price_book_digest
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus
 from steelrail.errors import BusyError, ConfigError, SteelrailError, must
+from steelrail.launch.inputs import folder_digest
 from steelrail.shards.edge import part_path, tokenizer_digest
 
 RUN_NAME = "demo"
@@ -130,9 +131,16 @@ def open_chain(word: str | None, is_head: bool) -> Chain:
         corpus_key=keys.corpus_key(run, listing.digest),
         shards_key=keys.shards_key(run, tokenizer_digest(run.shards.tokenizer)),
         fabric_key=keys.fabric_key(run),
-        train_key=keys.train_settings_key(run),
+        train_key=_train_rule_key(run, folder),
         cost_key=keys.cost_key(run, price_book_digest(run.cost.price_book)),
     )
+
+
+def _train_rule_key(run: Run, folder: Path) -> str:
+    """Key of the train rule: what the run file says, and the initial weights. Data enter by the shards manifest."""
+    init = run.train.init_from
+    weights = None if init is None else folder_digest(Path(init), folder / "train" / "digests.json")
+    return keys.digest([keys.train_settings_key(run), weights])[: keys.KEY_LENGTH]
 
 
 def _refuse_credentials_in_environment(run: Run) -> None:

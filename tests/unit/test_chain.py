@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from steelrail.artifacts.corpus import Listing
-from steelrail.chain import Chain, leave_word, one_message
+from steelrail.chain import Chain, _train_rule_key, leave_word, one_message
 from steelrail.config.load import load_run
 from steelrail.errors import BusyError, InputError, StoreError
 
@@ -49,3 +49,15 @@ def test_a_second_snakemake_is_refused_and_told_who_holds_the_run(
     chain.start()
     with pytest.raises(BusyError, match=r"driven by one Snakemake, is driven by process \d+ on "):
         chain.start()
+
+
+def test_other_initial_weights_run_train_again(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    run = load_run("config/demo.yaml")
+    keys = {_train_rule_key(run, tmp_path)}
+    tuned = run.model_copy(update={"train": run.train.model_copy(update={"init_from": str(weights)})})
+    for content in ("first", "other weights"):
+        (weights / "model.safetensors").write_text(content)
+        keys.add(_train_rule_key(tuned, tmp_path))
+    assert 3 == len(keys)

@@ -76,9 +76,8 @@ class Left:
     @property
     def stages(self) -> dict[str, Stage]:
         """Every job of the run that Slurm knows, and its stage: those that failed too."""
-        found: dict[str, Stage] = {
-            job.job_id: job.stage for job in self.noted if job.stage == "fabric" or job.key == self.shards.key
-        }
+        own = {("shards", self.shards.key), ("fabric", self.fabric.key)}
+        found: dict[str, Stage] = {job.job_id: job.stage for job in self.noted if (job.stage, job.key) in own}
         found |= dict.fromkeys(self.shards.job_ids, "shards")
         found |= {self.fabric.job_id: "fabric", **dict.fromkeys(self.record.job_ids, "train")}
         return {job_id: stage for job_id, stage in found.items() if job_id.isdecimal()}
@@ -178,12 +177,18 @@ def _wait_for_accounts(slurm: Slurm, left: Left) -> Mapping[str, Sequence[SacctR
 
 
 def _bill(run: Run, left: Left, paid: tuple[Segment, ...], reader: _Reader, book: PriceBook) -> Bill:
-    begin = min((one.start for one in paid if one.gpus), default=min(one.start for one in paid))
+    begin = _begin(paid)
     row = price_in(book, run, begin)
     cuts = tuple(_cut(paid, left, reader))
     rates = Rates(usd_per_gpu_hour(row), Decimal(run.cost.cpu_usd_per_hour))
     stale = is_stale(row, day(begin), run.cost.max_age_days)
     return Bill(row, stale, paid, cuts, balance.bill(cuts, rates))
+
+
+def _begin(paid: Sequence[Segment]) -> float:
+    """The time whose prices count: when training began, whatever a reused stage cost before."""
+    training = [one.start for one in paid if one.stage == "train"]
+    return min(training or [one.start for one in paid])
 
 
 def _cut(paid: Sequence[Segment], left: Left, reader: _Reader) -> list[Cut]:
@@ -214,7 +219,8 @@ class _Reader:
     def _read(self, attempt: Attempt, rank: int) -> Sequence[Event]:
         events = _events(self._root.events(attempt.attempt, rank))
         for step, size in storage.durable_bytes(events).items():
-            self.sizes[step] = self.sizes.get(step, 0) + size
+            # A step saved again after a restart takes the place of the first: only one of them is kept.
+            self.sizes[step] = max(self.sizes.get(step, 0), size)
         return events
 
 
@@ -237,7 +243,7 @@ def _events(path: Path, most: int | None = None) -> list[Event]:
 def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, kept: storage.Stored, started: float) -> CostSummary:
     key = keys.cost_key(run, book_digest(book))
     total = sum(one.micro_usd for one in bill.pieces)
-    on = day(min((one.start for one in bill.paid), default=started))
+    on = day(_begin(bill.paid) if bill.paid else started)
     inputs = {
         "train": left.record.key,
         "shards": left.shards.data_digest,

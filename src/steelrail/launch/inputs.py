@@ -14,8 +14,12 @@ from steelrail.artifacts.shards import ShardsManifest
 from steelrail.clients.disk import sha256_file
 from steelrail.config import keys
 from steelrail.config.schema import Run
-from steelrail.errors import InputError, must
+from steelrail.errors import ConfigError, InputError, must
+from steelrail.fabric.edge import valid_report
 from steelrail.launch.freeze import results_folder
+from steelrail.log import logger
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,22 @@ def read_fabric(run: Run) -> FabricReport | None:
     """Return the baseline of the fabric stage, or none when it was not made."""
     path = results_folder(run) / "fabric" / "report.json"
     return read_artifact(path, FabricReport) if path.exists() else None
+
+
+def admitting_fabric(run: Run) -> FabricReport | None:
+    """Return the baseline while its receipt counts (fit, same key, in its time); a stale one is no measure."""
+    report = valid_report(run)
+    if report is None and read_fabric(run) is not None:
+        _log.warning("the fabric receipt of run %s counts no more: each attempt checks its nodes alone", run.name)
+    return report
+
+
+def check_inputs(run: Run, inputs: Inputs) -> None:
+    """Raise ``ConfigError`` when the tokens cannot go into the model: on a GPU that would end in a device assert."""
+    rows, tokens = run.train.model.vocab_size, inputs.manifest.tokenizer.vocab_size
+    if tokens > rows:
+        do = "raise it, or make the shards with the model's own tokenizer"
+        raise ConfigError(must("train.model.vocab_size", f"at least the tokenizer's {tokens}", rows, "run file", do))
 
 
 def folder_digest(folder: Path, cache: Path) -> str:

@@ -23,7 +23,7 @@ from steelrail.clients.store import Store
 from steelrail.errors import NodeError, StoreError, must
 from steelrail.fabric.quick import quick_check
 from steelrail.launch import traces
-from steelrail.launch.inputs import read_fabric
+from steelrail.launch.inputs import admitting_fabric
 from steelrail.launch.meet import CulpritError, check_company, join, take_device
 from steelrail.shards.loader import (
     Batch,
@@ -100,7 +100,7 @@ def leave() -> None:
 
 def _check_fabric(rank: Rank, device: torch.device) -> None:
     rank.enter("fabric_check", "fabric check")
-    result = quick_check(rank.run, rank.place, device, read_fabric(rank.run), clock.monotonic)
+    result = quick_check(rank.run, rank.place, device, admitting_fabric(rank.run), clock.monotonic)
     rank.events.write("check", ok=result.ok, detail=result.detail)
     if not result.ok:
         culprit = result.culprits[0] if result.culprits else None

@@ -29,7 +29,7 @@ from steelrail.launch.attach import live_job
 from steelrail.launch.checks import check_memory, check_partition
 from steelrail.launch.finished import finished
 from steelrail.launch.freeze import Frozen, freeze, results_folder, run_folder
-from steelrail.launch.inputs import Inputs, read_fabric, read_inputs
+from steelrail.launch.inputs import Inputs, admitting_fabric, check_inputs, read_inputs
 from steelrail.launch.job import SteelrailJob
 from steelrail.launch.jobs import JobLine, add_job, read_jobs, submitit_folder
 from steelrail.launch.lock import only_driver
@@ -81,6 +81,7 @@ def submit_or_attach(run: Run, inputs: Inputs, chosen: dict[str, Any]) -> Steelr
 def submit_new(run: Run, inputs: Inputs, folder: RunFolder, chosen: dict[str, Any]) -> SteelrailJob:
     """Check, freeze and submit. No job of the run may be alive."""
     check(run)
+    check_inputs(run, inputs)
     frozen = _freeze(run, inputs, folder)
     request = make_request(run, inputs, folder, frozen, chosen)
     _log.info("the request:\n%s", show(request))
@@ -107,7 +108,7 @@ def check(run: Run) -> None:
 
 def make_request(run: Run, inputs: Inputs, folder: RunFolder, frozen: Frozen, chosen: dict[str, Any]) -> Request:
     """Return the request as it is submitted: the run's, a user's choices, and the frozen code on the path."""
-    fabric = read_fabric(run)
+    fabric = admitting_fabric(run)
     unfit = fabric.exclude if fabric else ()
     request = train_request(run, inputs.key, results_folder(run), unfit, os.environ)
     return with_choices(with_setup(request, [f"export PYTHONPATH={shlex.quote(frozen.code)}"]), chosen)

@@ -104,6 +104,8 @@ def rank_environment(run: Run, frozen: Frozen, entry: Entry) -> dict[str, str]:
         MASTER_ADDR: entry.nodes[0],
         MASTER_PORT: str(free_port()),
         EPOCH_VARIABLE: str(entry.epoch),
+        # Read by cuBLAS at its first use, which the checks before training already make.
+        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}),
         **run.slurm.environment,
     }
 

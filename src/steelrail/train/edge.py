@@ -74,7 +74,7 @@ def _recorder(context: TrainContext, stack: ExitStack) -> Record:
     path = context.folder.metrics(context.attempt)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = stack.enter_context(path.open("a", encoding="utf-8"))
-    scalars = _scalars(context.folder.root / "tensorboard", stack)
+    scalars = _scalars(context.folder.root / "tensorboard", context.start_step + 1, stack)
 
     def record(row: MetricsRow) -> None:
         _write_line(file, row)
@@ -88,10 +88,11 @@ def _write_line(file: TextIO, row: MetricsRow) -> None:
     file.flush()
 
 
-def _scalars(folder: Path, stack: ExitStack) -> Callable[[MetricsRow], None]:
+def _scalars(folder: Path, first_step: int, stack: ExitStack) -> Callable[[MetricsRow], None]:
     from torch.utils.tensorboard import SummaryWriter  # seconds to import, and one rank alone needs it
 
-    writer = SummaryWriter(str(folder))
+    # What an earlier attempt drew of steps that are made again now is taken back.
+    writer = SummaryWriter(str(folder), purge_step=first_step)
     stack.callback(writer.close)
 
     def write(row: MetricsRow) -> None:

@@ -17,6 +17,8 @@ FP32_BYTES = 4
 COMPUTE_BYTES = {"bf16": 2, "fp32": 4}
 # Dense bf16 without sparsity. A CPU rank's figure is one AVX2 core's rough share; nothing is billed by it.
 PEAK_TFLOPS = {"h100-sxm": 989.0, "h200-sxm": 989.0, "cpu": 0.05}
+# float32 without TF32, which torch leaves off.
+PEAK_FP32_TFLOPS = {"h100-sxm": 67.0, "h200-sxm": 67.0, "cpu": 0.05}
 MEMORY_GB = {"h100-sxm": 80.0, "h200-sxm": 141.0, "cpu": 2.0}
 ASSUMED_MFU = {"h100-sxm": 0.40, "h200-sxm": 0.40, "cpu": 0.15}
 # CUDA context, NCCL's buffers, cuBLAS workspace, fragmentation.
@@ -73,7 +75,7 @@ def plan(run: Run) -> Plan:
     shape, train = run.shape, run.train
     tokens = train.global_batch_sequences * train.sequence_tokens
     flops = flops_per_token(train.model, train.sequence_tokens)
-    compute = flops * tokens / (shape.world_size * PEAK_TFLOPS[shape.gpu] * 1e12 * ASSUMED_MFU[shape.gpu])
+    compute = flops * tokens / (shape.world_size * _peak_flops(run) * ASSUMED_MFU[shape.gpu])
     communication = communication_floor_seconds(run)
     step_seconds = max(compute, communication)
     return Plan(
@@ -117,7 +119,13 @@ def flops_per_token(model: Model, positions: int) -> float:
 def mfu(run: Run, tokens_per_s: float) -> float:
     """Return the model FLOPs achieved over the peak of all ranks."""
     achieved = flops_per_token(run.train.model, run.train.sequence_tokens) * tokens_per_s
-    return achieved / (run.shape.world_size * PEAK_TFLOPS[run.shape.gpu] * 1e12)
+    return achieved / (run.shape.world_size * _peak_flops(run))
+
+
+def _peak_flops(run: Run) -> float:
+    """FLOP/s of one rank at the run's precision."""
+    peaks = PEAK_FP32_TFLOPS if run.train.precision == "fp32" else PEAK_TFLOPS
+    return peaks[run.shape.gpu] * 1e12
 
 
 def memory(run: Run) -> Memory:

@@ -253,7 +253,10 @@ def test_a_fabric_job_that_failed_before_is_on_the_bill(tmp_path: Path) -> None:
     before = edge.run_stage(built.run, built.slurm)
     (good,) = [line for line in built.slurm.text.splitlines() if line.startswith("100|")]
     failed = good.replace("100|", "95|", 1).replace("|COMPLETED|", "|FAILED|")
-    note_job(Path(built.run.results) / built.run.name, NotedJob("fabric", "any", "95"))
+    folder = Path(built.run.results) / built.run.name
+    own = json.loads((folder / "fabric" / "report.json").read_text())["key"]
+    note_job(folder, NotedJob("fabric", own, "95"))
+    note_job(folder, NotedJob("fabric", "another key", "94"))
     after = edge.run_stage(built.run, synthetic.FakeSlurm(f"{built.slurm.text}{failed}\n"))
     (same,) = [one.micro_usd for one in before.segments if one.job_id == "100"]
     assert ("FAILED", same) == next((one.state, one.micro_usd) for one in after.segments if one.job_id == "95")

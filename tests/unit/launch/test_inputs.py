@@ -3,8 +3,8 @@ import os
 import pytest
 from rundir import write_inputs
 
-from steelrail.errors import InputError
-from steelrail.launch.inputs import folder_digest, read_inputs
+from steelrail.errors import ConfigError, InputError
+from steelrail.launch.inputs import check_inputs, folder_digest, read_inputs
 
 
 def weights(tmp_path, content=b"weights"):
@@ -44,3 +44,12 @@ def test_weights_are_read_once_while_they_are_not_touched(tmp_path, monkeypatch)
 def test_missing_weights_are_an_error(tmp_path):
     with pytest.raises(InputError, match=r"train.init_from must be a folder"):
         folder_digest(tmp_path / "nowhere", tmp_path / "cache.json")
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(here):
+    inputs = write_inputs(here, "data")
+    assert check_inputs(here, inputs) is None
+    model = here.train.model.model_copy(update={"vocab_size": 8191})
+    small = here.model_copy(update={"train": here.train.model_copy(update={"model": model})})
+    with pytest.raises(ConfigError, match="at least the tokenizer's 8192, is 8191"):
+        check_inputs(small, inputs)
