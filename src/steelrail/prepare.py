@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from steelrail.clients.slurm import clean_environment
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus, run_stage
 from steelrail.errors import InputError, must
+from steelrail.launch.lock import only_driver
+from steelrail.launch.request import EXPORTED
 from steelrail.log import logger
 from steelrail.shards.edge import gather, make_part
 
@@ -26,6 +29,11 @@ def prepare(run: Run) -> ShardsManifest:
     """
     folder = Path(run.results) / run.name
     private_folder(folder)
+    with only_driver(folder.absolute(), run.name):
+        return _prepare(run, folder)
+
+
+def _prepare(run: Run, folder: Path) -> ShardsManifest:
     run_stage(run, list_corpus(run))
     executor = _executor(run, private_folder(folder / "shards" / "submitit"))
     with clean_environment(), executor.batch():
@@ -51,6 +59,9 @@ def _executor(run: Run, folder: Path) -> submitit.Executor:
         cpus_per_task=shards.cpus,
         mem=f"{shards.memory_mb}MB",
         use_srun=False,
+        setup=["umask 077", *run.slurm.setup],
+        # Never the whole environment: a key or token in it would travel into Slurm's own files.
+        additional_parameters={"export": ",".join(name for name in EXPORTED if name in os.environ)},
         **({"account": run.slurm.account} if run.slurm.account else {}),
     )
     return executor

@@ -8,6 +8,7 @@ appended and never rewritten; a torn last line is ignored.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class EventWriter:
 
     def __init__(self, path: Path, attempt: int, rank: int, host: str, clock: Callable[[], float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_end(path)
         self._file: TextIO = path.open("a", encoding="utf-8")
         self._attempt, self._rank, self._host, self._clock = attempt, rank, host, clock
         self._lock = threading.Lock()
@@ -88,6 +90,16 @@ class EventWriter:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _drop_torn_end(path: Path) -> None:
+    """Cut a last line that a killed writer left without its end: the next one would be joined to it, both lost."""
+    if not path.exists():
+        return
+    whole = path.read_bytes()
+    end = whole.rfind(b"\n") + 1
+    if end < len(whole):
+        os.truncate(path, end)
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -86,8 +86,8 @@ class Heartbeat:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return a rank's last heartbeat, or none when there is none yet."""
+    """Return a rank's last heartbeat, or none when it cannot be read now (not there yet, or being replaced on NFS)."""
     try:
         return Heartbeat(**json.loads(path.read_text()))
-    except (FileNotFoundError, json.JSONDecodeError, TypeError):
+    except (OSError, ValueError, TypeError):
         return None

@@ -38,6 +38,7 @@ _BY_EXIT_CODE = {
         errors.StoreError,
         errors.NodeError,
         errors.FabricError,
+        errors.BusyError,
         errors.CheckpointError,
     )
 }
@@ -107,11 +108,19 @@ def _drop_exclusions(run: Run, slurm: Slurm, view: JobView) -> None:
         slurm.update(view.job_id, ExcNodeList=",".join(run.slurm.exclude))
 
 
-def after(run: Run, folder: RunFolder, slurm: Slurm | None, sight: Sight, since: int) -> Decision:
-    """Return what follows a job that is gone. ``since``: attempts that were there before this driver's jobs."""
+def after(
+    run: Run, folder: RunFolder, slurm: Slurm | None, sight: Sight, since: int, job_id: str | None = None
+) -> Decision:
+    """Return what follows the job that is gone. ``since``: attempts that were there before this driver's jobs.
+
+    A job that made no attempt is the last: whatever kept it from one would keep the next job too.
+    """
     close_open(folder, slurm, socket.gethostname(), None, sight.word)
-    entries = ledger.read(folder)[since:]
-    if not entries or folder.stop_request.exists() or sight.word == "CANCELLED":
+    every = ledger.read(folder)
+    mine = [entry for entry in every if job_id in (None, entry.job_id)]
+    # A driver that attached to a running attempt has none of its own yet.
+    entries = every[since:] or mine
+    if not mine or not entries or folder.stop_request.exists() or sight.word == "CANCELLED":
         done = bool(entries) and entries[-1].ending is Ending.DONE
         return Decision(Action.FINISH if done else Action.STOP, "ended")
     last = entries[-1]
@@ -120,14 +129,17 @@ def after(run: Run, folder: RunFolder, slurm: Slurm | None, sight: Sight, since:
     return decide([entry.past for entry in entries], run.launch)
 
 
-def conclude(run: Run, inputs: Inputs, folder: RunFolder, slurm: Slurm | None, sight: Sight) -> TrainRecord:
+def conclude(
+    run: Run, inputs: Inputs, folder: RunFolder, slurm: Slurm | None, sight: Sight, job_id: str | None = None
+) -> TrainRecord:
     """Return the record of a run whose job is gone, written now, or raise what ended it."""
     close_open(folder, slurm, socket.gethostname(), None, sight.word)
     entries = ledger.read(folder)
     if entries and entries[-1].ending is Ending.DONE:
         frozen_run, frozen = read_frozen(folder)
         return write_record(frozen_run, frozen, inputs, folder, _accounts(slurm, folder))
-    raise _error(run, folder, entries[-1] if entries else None, sight)
+    mine = [entry for entry in entries if job_id in (None, entry.job_id)]
+    raise _error(run, folder, mine[-1] if mine else None, sight)
 
 
 def _error(run: Run, folder: RunFolder, last: Entry | None, sight: Sight) -> SteelrailError:
@@ -137,6 +149,10 @@ def _error(run: Run, folder: RunFolder, last: Entry | None, sight: Sight) -> Ste
     if sight.word == "CANCELLED" or (last is not None and last.ending in _FINAL):
         how = last.ending.value if last is not None and last.ending in _FINAL else "cancelled"
         return StoppedError(must(f"run {run.name}", "trained to its end", how, folder.root, again))
+    if last is None and sight.word == "COMPLETED":
+        do = "raise cost.budget_usd, or see the supervisor's log there"
+        said = "ended before an attempt began: its budget was spent, or it was told to end"
+        return StoppedError(must(f"job of run {run.name}", "able to start", said, submitit_folder(folder), do))
     if last is None:
         log = submitit_folder(folder)
         said = f"over before an attempt began ({sight.word})"

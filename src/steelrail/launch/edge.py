@@ -79,9 +79,9 @@ def _drive(run: Run, inputs: Inputs, parent: Holder | None) -> TrainRecord:
     while True:
         attended = _Attended(job, None if job.line.local else Slurm(), since)
         sight = _wait(run, attended, parent)
-        decision = attend.after(run, folder, attended.slurm, sight, since)
+        decision = attend.after(run, folder, attended.slurm, sight, since, job.job_id)
         if decision.action in (Action.FINISH, Action.STOP):
-            return attend.conclude(run, inputs, folder, attended.slurm, sight)
+            return attend.conclude(run, inputs, folder, attended.slurm, sight, job.job_id)
         # Slurm did not put it back (a time limit hit before the supervisor could, requeue forbidden): we do.
         _log.warning("job %s is gone (%s): %s; submitting another", job.job_id, sight.word, decision.reason)
         job = submit_new(run, inputs, folder, {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED
 from steelrail.formats.srun import TaskEnd
 
 # What a healthy rank raises because another one is gone: never the cause.
@@ -24,6 +24,9 @@ _OF_A_PEER = (
     "read timeout",
     "op=recv",
 )
+
+# Exit codes above this say which signal ended a process; below, an executable that could not be started says 2 or 5.
+_SIGNALLED = 128
 
 
 @dataclass(frozen=True)
@@ -190,19 +193,26 @@ def _error(seen: Observed) -> Verdict:
     if killed is not None:
         how = "ran out of memory on its host" if killed.out_of_memory else f"was ended by a signal ({killed.how})"
         reason = f"rank {killed.rank} on {killed.host} {how}"
-        return Verdict(Ending.JOB_ERROR, reason, seen.exit_code, killed.host, killed.rank, f"rank killed: {killed.how}")
+        code, mark = _silent(seen.exit_code), f"rank killed: {killed.how}"
+        return Verdict(Ending.JOB_ERROR, reason, code, killed.host, killed.rank, mark)
     if seen.faults:
         return _of_fault(min(seen.faults, key=lambda one: one.time))
     first = next(iter(seen.task_ends), None)
     if first is not None:
         reason = f"rank {first.rank} on {first.host} ended without a word ({first.how})"
-        return Verdict(Ending.JOB_ERROR, reason, seen.exit_code, first.host, first.rank, f"no word: {first.how}")
+        code, mark = _silent(seen.exit_code), f"no word: {first.how}"
+        return Verdict(Ending.JOB_ERROR, reason, code, first.host, first.rank, mark)
     return Verdict(
         Ending.JOB_ERROR,
         f"the ranks ended with exit code {seen.exit_code} and said nothing",
-        seen.exit_code,
+        _silent(seen.exit_code),
         mark="silent end",
     )
+
+
+def _silent(code: int) -> int:
+    """The code of an end without a word: a small number is then no error of ours (2 is also a missing executable)."""
+    return code if code >= _SIGNALLED else EXIT_ERROR
 
 
 def _of_fault(fault: RankFault) -> Verdict:

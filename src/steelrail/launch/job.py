@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -107,5 +108,6 @@ class SteelrailJob(submitit.Job[TrainRecord]):
 
 
 def _end_local(holder: Holder) -> None:
-    if holder.lives():
+    # The same number on another host is somebody else's process.
+    if holder.host == socket.gethostname() and holder.lives():
         os.kill(holder.pid, signal.SIGTERM)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from steelrail.artifacts.train import Ending
 from steelrail.config.schema import Launch
-from steelrail.errors import CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
+from steelrail.errors import BusyError, CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
 
 
 class Action(StrEnum):
@@ -46,8 +46,11 @@ class Decision:
     exclude: str | None = None
 
 
-# The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from.
-_HOPELESS = {kind.exit_code: kind.__name__ for kind in (ConfigError, InputError, StoreError, CheckpointError)}
+# The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from, or
+# another job that holds a newer fence (two that restart would fence each other off for ever).
+_HOPELESS = {
+    kind.exit_code: kind.__name__ for kind in (ConfigError, InputError, StoreError, CheckpointError, BusyError)
+}
 # The host or its links are at fault: other nodes may do.
 _OF_THE_HOST = {NodeError.exit_code, FabricError.exit_code}
 _OURS = (Ending.JOB_ERROR, Ending.STALLED, Ending.UNKNOWN)

@@ -57,9 +57,9 @@ class Pulse:
     def _run(self) -> None:
         while True:
             clock.sleep(BEAT_SECONDS)
-            if self._is_left_over():
-                os._exit(EXIT_ERROR)
             try:
+                if self._is_left_over():
+                    os._exit(EXIT_ERROR)
                 self._write()
             except OSError:
                 continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from steelrail.artifacts.events import Event, read_events
@@ -48,16 +50,25 @@ def rank_events(folder: RunFolder, attempt: int, rank: int) -> list[Event]:
 
 def newest_steps(folder: RunFolder, attempt: int, count: int) -> list[Event]:
     """Return the last ``step`` events of rank 0, at most ``count``, from the end of its file: long runs have many."""
-    path = folder.events(attempt, 0)
+    return [event for event in _tail(folder.events(attempt, 0)) if event.kind == "step"][-count:]
+
+
+def _tail(path: Path) -> list[Event]:
+    """The last events of a file: a day of many ranks is gigabytes, and their ends are wanted while nodes are paid."""
     if not path.exists():
         return []
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        lines = file.read().split(b"\n")
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read(_TAIL_BYTES).split(b"\n")
     # The first line may be cut by where we began, the last by a write that is under way.
-    whole = lines[1:-1] if path.stat().st_size > _TAIL_BYTES else lines[:-1]
-    events = [_event(json.loads(line)) for line in whole]
-    return [event for event in events if event.kind == "step"][-count:]
+    whole = lines[1:-1] if size > _TAIL_BYTES else lines[:-1]
+    return [_event(json.loads(line)) for line in whole]
+
+
+def _end_of(folder: RunFolder, attempt: int, rank: int) -> Event | None:
+    ends = [event for event in _tail(folder.events(attempt, rank)) if event.kind == "end"]
+    return ends[-1] if ends else None
 
 
 def _event(fields: dict[str, Any]) -> Event:
@@ -79,18 +90,14 @@ def newest_step(folder: RunFolder, before_attempt: int) -> int | None:
 
 def exits(folder: RunFolder, attempt: int, world_size: int) -> dict[int, int]:
     """Return the exit codes that ranks announced."""
-    found = {}
-    for rank in range(world_size):
-        ends = [event for event in rank_events(folder, attempt, rank) if event.kind == "end"]
-        if ends:
-            found[rank] = int(ends[-1].data["exit_code"])
-    return found
+    ends = {rank: _end_of(folder, attempt, rank) for rank in range(world_size)}
+    return {rank: int(end.data["exit_code"]) for rank, end in ends.items() if end is not None}
 
 
 def all_terminated(folder: RunFolder, attempt: int, world_size: int) -> bool:
     """Return whether TERM made every rank save: within a preemption's grace Slurm sends it to ranks, not to us."""
-    ends = [event for rank in range(world_size) for event in rank_events(folder, attempt, rank) if event.kind == "end"]
-    return len(ends) == world_size and all(SAVED_ON_TERM in str(event.data["reason"]) for event in ends)
+    ends = [_end_of(folder, attempt, rank) for rank in range(world_size)]
+    return all(end is not None and SAVED_ON_TERM in str(end.data["reason"]) for end in ends)
 
 
 def faults(folder: RunFolder, attempt: int, world_size: int) -> list[RankFault]:

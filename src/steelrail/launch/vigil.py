@@ -23,6 +23,7 @@ _log = logger(__name__)
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _SLURM_LOOK_SECONDS = 20.0
+_ASK_AGAIN_SECONDS = 10.0
 # Between our last word and Slurm's: enough to requeue before the limit kills us.
 _MARGIN_SECONDS = 20.0
 Asked = Literal["stop", "budget", "walltime"]
@@ -36,6 +37,7 @@ class Seen:
     hang: Hang | None = None
     asked: Asked | None = None
     asked_at: float = 0.0
+    sent_at: float = 0.0
     ends: float | None = None
     slurm_looked: float = field(default=float("-inf"))
 
@@ -49,7 +51,8 @@ def watch_ranks(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> int:
             try:
                 noted = noted or _note_step(site, entry, ranks)
                 _look(site, entry, ranks, seen)
-            except SteelrailError as error:
+            except (SteelrailError, OSError, ValueError) as error:
+                # Slurm or the shared file system is away for a moment: no reason to give the nodes up.
                 _log.warning("the watch goes on after: %s", error)
         clock.sleep(_POLL_SECONDS)
     return code
@@ -64,8 +67,9 @@ def _note_step(site: Site, entry: Entry, ranks: Ranks) -> bool:
 
 def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
     """One look at heartbeats, clock, money and wishes."""
+    _look_at_slurm(site, seen, clock.monotonic())
+    # After Slurm, which may have kept us waiting: what is read now must not be dated back.
     now = clock.monotonic()
-    _look_at_slurm(site, seen, now)
     beats = traces.heartbeats(site.folder, entry.attempt, site.run.shape.world_size)
     seen.watch = observe(seen.watch, beats, now)
     limits = site.run.launch
@@ -84,12 +88,18 @@ def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
 def _look_at_slurm(site: Site, seen: Seen, now: float) -> None:
     if now - seen.slurm_looked < _SLURM_LOOK_SECONDS or site.flags.terminated:
         return
-    seen.slurm_looked = now
-    seen.ends = site.allocation.ends() or seen.ends
+    try:
+        seen.ends = site.allocation.ends() or seen.ends
+    finally:
+        # Counted from the answer: a Slurm that is away must not keep us from the ranks.
+        seen.slurm_looked = clock.monotonic()
 
 
 def _ask_if_due(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
-    if seen.asked is not None or site.flags.terminated:
+    if site.flags.terminated:
+        return
+    if seen.asked is not None:
+        _ask_again(ranks, seen, now)
         return
     if site.folder.stop_request.exists():
         _ask(ranks, seen, "stop", now)
@@ -102,8 +112,15 @@ def _ask_if_due(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
 
 def _ask(ranks: Ranks, seen: Seen, reason: Asked, now: float) -> None:
     _log.info("asking the ranks to save and end: %s", reason)
-    seen.asked, seen.asked_at = reason, now
+    seen.asked, seen.asked_at, seen.sent_at = reason, now, now
     ranks.signal("USR2")
+
+
+def _ask_again(ranks: Ranks, seen: Seen, now: float) -> None:
+    """The first signal may have got lost (no step yet, Slurm away); ranks keep the first that they hear."""
+    if now - seen.sent_at > _ASK_AGAIN_SECONDS:
+        seen.sent_at = now
+        ranks.signal("USR2")
 
 
 def _end_if_late(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:

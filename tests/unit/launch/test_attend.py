@@ -201,3 +201,21 @@ def test_what_the_supervisor_decided_is_not_decided_again(folder, demo):
 
 def test_a_job_that_never_began_is_not_submitted_again_and_again(folder, demo):
     assert attend.after(demo, folder, None, Sight(True, "FAILED"), 0).action is Action.STOP
+
+
+def test_a_job_that_made_no_attempt_ends_the_run_whatever_came_before(folder, demo):
+    attempt(folder, 1, Verdict(Ending.NODE_FAILURE, "lost", None), Action.REQUEUE)
+    before = ledger.read(folder)[0].job_id
+    assert attend.after(demo, folder, None, Sight(True, "FAILED"), 0, before).action is Action.REQUEUE
+    assert attend.after(demo, folder, None, Sight(True, "FAILED"), 0, "another").action is Action.STOP
+
+
+def test_a_driver_that_attached_judges_the_attempt_that_was_running(folder, demo):
+    attempt(folder, 1, Verdict(Ending.NODE_FAILURE, "lost", None), Action.REQUEUE)
+    job = ledger.read(folder)[0].job_id
+    assert attend.after(demo, folder, None, Sight(True, "NODE_FAIL"), 1, job).action is Action.REQUEUE
+
+
+def test_a_job_that_ended_by_itself_before_an_attempt_was_ended_on_purpose(folder, demo):
+    with pytest.raises(StoppedError, match="its budget was spent"):
+        ended(folder, demo, "COMPLETED")

@@ -140,3 +140,10 @@ def test_without_accounts_a_later_segment_tells_that_the_job_was_requeued():
 @pytest.mark.parametrize("state", ["UNKNOWN", "RUNNING", "PENDING"])
 def test_unknown_is_never_done(state):
     assert close(state, requeued=False).ending is Ending.UNKNOWN
+
+
+@pytest.mark.parametrize("code", [2, 3, 5])
+def test_a_small_exit_code_without_a_word_is_no_error_of_ours(code):
+    verdict = judge(seen(exit_code=code))
+    assert (Ending.JOB_ERROR, 1) == (verdict.ending, verdict.exit_code)
+    assert f"exit code {code}" in verdict.reason

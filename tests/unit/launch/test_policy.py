@@ -2,7 +2,7 @@ import pytest
 
 from steelrail.artifacts.train import Ending
 from steelrail.config.schema import Launch
-from steelrail.errors import CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
+from steelrail.errors import BusyError, CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
 from steelrail.launch.policy import Action, Past, decide
 
 LIMITS = Launch()
@@ -70,7 +70,7 @@ def test_the_same_error_at_other_steps_goes_on_while_there_is_progress():
     assert decide(history, LIMITS).action is Action.RESTART
 
 
-@pytest.mark.parametrize("kind", [ConfigError, InputError, StoreError, CheckpointError])
+@pytest.mark.parametrize("kind", [ConfigError, InputError, StoreError, CheckpointError, BusyError])
 def test_what_a_restart_would_meet_again_stops_at_once(kind):
     decision = decide([Past(Ending.JOB_ERROR, False, exit_code=kind.exit_code)], LIMITS)
     assert (decision.action, kind.__name__ in decision.reason) == (Action.STOP, True)
