@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 import torch.distributed as dist
@@ -15,14 +15,23 @@ T = TypeVar("T")
 KINDS = {kind.__name__: kind for kind in (BusyError, CheckpointError, NodeError, StoreError)}
 
 
+class RankError(NodeError):
+    """A rank's part failed for a reason of its own process or host: it says nothing against a checkpoint."""
+
+    def __init__(self, message: str, culprit: str) -> None:
+        super().__init__(message)
+        self.culprit = culprit
+
+
 @dataclass(frozen=True)
 class Said(Generic[T]):
-    """What one rank's part of a common work came to: a value, or a fault with the name of its error class."""
+    """What one rank's part of a common work came to: a value, or a fault with its error class and host by name."""
 
     rank: int
     value: T | None
     fault: str | None
     kind: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,12 @@ class Ranks:
         raise_first(said)
         return [cast(T, one.value) for one in said]
 
+    def each(self, work: Callable[[], T]) -> T:
+        """Do this rank's part and return its own value, which is not sent; raises on all ranks what failed on any."""
+        own = self._try(work)
+        raise_first(self.gather(replace(own, value=None)))
+        return cast(T, own.value)
+
     def from_rank(self, source: int, work: Callable[[], T]) -> T:
         """Return what ``work`` gives on rank ``source``, on every rank; raises on all what failed there."""
         box: list[Any] = [self._try(work) if self.place.rank == source else None]
@@ -65,11 +80,24 @@ class Ranks:
         try:
             return Said(self.place.rank, work(), None)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait to hear of it
-            return Said(self.place.rank, None, f"{error}", type(error).__name__)
+            return Said(self.place.rank, None, *_described(error), self.place.host)
 
 
 def raise_first(said: list[Said[T]]) -> None:
-    """Raise the first fault, as the class it had, with its rank."""
+    """Raise the first fault with its rank, as the class it had.
+
+    One that is none of ``KINDS`` (memory, a device, a fault of ours) is that rank's: only a ``CheckpointError`` is
+    evidence against a checkpoint, and makes the callers pass it over.
+    """
     bad = next((one for one in said if one.fault is not None), None)
-    if bad is not None:
-        raise KINDS.get(bad.kind, CheckpointError)(f"rank {bad.rank}: {bad.fault}")
+    if bad is None:
+        return
+    kind, message = KINDS.get(bad.kind, NodeError), f"rank {bad.rank}: {bad.fault}"
+    raise RankError(message, bad.host) if kind is NodeError else kind(message)
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Return what an error says and the name of its kind among ``KINDS``; of an unknown one, its own."""
+    kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), None)
+    name = type(error).__name__
+    return (f"{error}", kind) if kind else (f"{name}: {error}", name)

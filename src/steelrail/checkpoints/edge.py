@@ -15,7 +15,7 @@ from steelrail.checkpoints import retention
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.layout import StepId, local_root
 from steelrail.checkpoints.manifest import Manifest, Plain
-from steelrail.checkpoints.place import Emit, Home
+from steelrail.checkpoints.place import Emit, Home, no_beat
 from steelrail.checkpoints.restore import RestoredFrom, Uploads, restore
 from steelrail.checkpoints.save import Draft, save_local
 from steelrail.checkpoints.snapshot import HostCopy, Nested, State, flatten, local_bytes
@@ -31,6 +31,7 @@ from steelrail.log import logger
 log = logger(__name__)
 TIMEOUT_SECONDS = 1800.0
 CLOSE_SECONDS = 60.0
+BEAT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,15 @@ def open_checkpoints(
     settings: schema.Checkpoints,
     emit: Emit,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    beat: Callable[[], None] = no_beat,
 ) -> Checkpoints:
     """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
 
     ``nvme`` is ``clients.disk.node_root``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` a decision.
+    ``beat`` is called for every file of a restore, and every few seconds of a wait: a sign of life.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings)
+    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat)
     ranks = Ranks(place, group)
     ranks.agree(lambda: private_folder(home.local))
     return Checkpoints(home, ranks, emit, timeout_seconds)
@@ -158,8 +161,19 @@ class Checkpoints:
         self._emit("save", step=step, bytes=local_bytes(copied), stall_seconds=stall_seconds)
         return stall_seconds
 
+    def written(self, timeout_seconds: float) -> bool:
+        """Wait for this rank's save under way; returns whether it is over, well or not.
+
+        Speaks to no other rank (the saving thread has their group), so ranks may differ in what they hear.
+        """
+        return self._saving is None or self._saving.wait(timeout_seconds) is not None
+
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until all saves are durable; returns, on all ranks alike, whether that came about in time."""
+        """Wait until all saves are durable; returns, on all ranks alike, whether that came about in time.
+
+        For the store only: have ``written`` true on all ranks before. A save still under way after
+        ``timeout_seconds`` is a ``CheckpointError``.
+        """
         deadline = clock.monotonic() + timeout_seconds
         self._settle(timeout_seconds)
         left = max(0.0, deadline - clock.monotonic())
@@ -208,7 +222,7 @@ class Checkpoints:
         """Wait for the save that is being written, and learn what it came to."""
         if self._saving is None:
             return
-        outcome, step = self._saving.wait(timeout_seconds), self._saving.step
+        outcome, step = self._outcome_of(self._saving, timeout_seconds), self._saving.step
         if outcome is None:
             do = "look at NVMe and the network of the slowest node"
             raise CheckpointError(must(f"save of step {step}", f"over in {timeout_seconds:.0f} s", "not", "NVMe", do))
@@ -228,6 +242,15 @@ class Checkpoints:
         self._newest = outcome.manifest.id
         self._not_durable.append(outcome.manifest.id)
         self._learn_statuses(outcome.statuses)
+
+    def _outcome_of(self, saving: Saving, timeout_seconds: float) -> Outcome | None:
+        deadline = clock.monotonic() + timeout_seconds
+        while True:
+            left = deadline - clock.monotonic()
+            outcome = saving.wait(max(0.0, min(BEAT_SECONDS, left)))
+            if outcome is not None or left <= BEAT_SECONDS:
+                return outcome
+            self._home.beat()
 
     def _learn_statuses(self, statuses: tuple[Status | None, ...]) -> None:
         leader = statuses[0]
@@ -262,7 +285,17 @@ class Checkpoints:
     def _wait_durable(self, which: StepId) -> None:
         """Wait on rank 0 until ``which`` is durable. Raises ``StoreError`` when that takes too long."""
         assert self._uploader is not None
-        if not self._uploader.flush(self._timeout_seconds / 2) or self._uploader.status.durable != which:
+        if not self._is_sent(self._uploader, self._timeout_seconds / 2) or self._uploader.status.durable != which:
             fault = self._uploader.status.fault or "not yet"
             do = "mend the store and run again"
             raise StoreError(must("checkpoint from NVMe", "uploaded", fault, which.folder, do))
+
+    def _is_sent(self, uploader: Uploader, timeout_seconds: float) -> bool:
+        deadline = clock.monotonic() + timeout_seconds
+        while True:
+            left = deadline - clock.monotonic()
+            if uploader.flush(max(0.0, min(BEAT_SECONDS, left))):
+                return True
+            if uploader.status.fenced or left <= BEAT_SECONDS:
+                return False
+            self._home.beat()

@@ -11,8 +11,8 @@ from steelrail.checkpoints.lineage import Resumed, is_void
 from steelrail.checkpoints.manifest import Manifest, decode, digest, fault_of, size_fault
 from steelrail.checkpoints.place import Home
 from steelrail.clients.disk import on_disk
-from steelrail.clients.store import Store
-from steelrail.errors import CheckpointError, SteelrailError, must
+from steelrail.clients.store import MissingObjectError, Store
+from steelrail.errors import CheckpointError, must
 
 MAX_MANIFEST_BYTES = 64 * 2**20
 
@@ -57,7 +57,7 @@ def survey_store(store: Store, run: str, key: str) -> StoreView:
     for which in sorted((which for which, sizes in folders.items() if MANIFEST in sizes), reverse=True):
         try:
             manifests.append(read_manifest(store, run, key, which, folders[which]))
-        except CheckpointError as error:
+        except (CheckpointError, MissingObjectError) as error:
             reasons.append(f"{which.folder} in the store: {error}")
     resumed, committed = fence.resumes(store, run, key), fence.commits(store, run, key)
     bad = tuple(which for which, sizes in folders.items() if MANIFEST in sizes)
@@ -87,7 +87,10 @@ def read_manifest(store: Store, run: str, key: str, which: StepId, sizes: Mappin
 
 
 def survey_node(home: Home, node_rank: int) -> LocalView:
-    """Return what this node's NVMe holds of this key."""
+    """Return what this node's NVMe holds of this key.
+
+    Raises ``NodeError`` when the disk cannot say: that a save cannot be read now is no evidence against it.
+    """
     saves, reasons = [], []
     with on_disk(home.local):
         folders = sorted(home.local.iterdir()) if home.local.is_dir() else []
@@ -96,8 +99,9 @@ def survey_node(home: Home, node_rank: int) -> LocalView:
         if which is None or not (folder / LOCAL_COMMIT).is_file():
             continue
         try:
-            saves.append(_read_local(home, which))
-        except (SteelrailError, OSError) as error:
+            with on_disk(folder):
+                saves.append(_read_local(home, which))
+        except CheckpointError as error:
             reasons.append(f"{which.folder} on node {node_rank}: {error}")
     return LocalView(node_rank, tuple(saves), tuple(reasons))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,9 +20,13 @@ class Emit(Protocol):
         """Write an event of ``kind`` with its data."""
 
 
+def no_beat() -> None:
+    """Give no sign of life: nobody watches."""
+
+
 @dataclass(frozen=True)
 class Home:
-    """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt."""
+    """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt. ``beat``: sign of life."""
 
     store: Store
     run: str
@@ -29,6 +34,7 @@ class Home:
     epoch: int
     local: Path
     settings: schema.Checkpoints
+    beat: Callable[[], None] = no_beat
 
     def folder(self, which: StepId) -> Path:
         """Return a checkpoint's folder on NVMe."""

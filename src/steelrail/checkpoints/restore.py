@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
@@ -34,7 +35,8 @@ from steelrail.checkpoints.snapshot import State
 from steelrail.checkpoints.torch_files import FolderReader, TensorPlanner, files_needed, read_metadata
 from steelrail.clients import clock
 from steelrail.clients.disk import on_disk, private_folder, remove_folder, sha256_file
-from steelrail.errors import CheckpointError, must
+from steelrail.clients.store import MissingObjectError
+from steelrail.errors import CheckpointError, NodeError, must
 from steelrail.log import logger
 
 log = logger(__name__)
@@ -67,7 +69,8 @@ def restore(home: Home, ranks: Ranks, state: State, uploads: Uploads) -> Restore
     """Fill ``state`` in place from the newest provable checkpoint; returns none when this key never had one.
 
     Called by all ranks, before training. Raises ``CheckpointError`` when there were checkpoints and none can be proved,
-    ``StoreError`` when the store cannot be asked.
+    ``StoreError`` when the store cannot be asked, ``NodeError`` when a rank could not do its part: that is no evidence
+    against a checkpoint, and an older one would void it, so the next attempt begins with the same one.
     """
     began = clock.monotonic()
     view = ranks.from_rank(0, lambda: survey_store(home.store, home.run, home.key))
@@ -143,10 +146,17 @@ def _load(home: Home, ranks: Ranks, state: State, manifest: Manifest, metadata: 
     try:
         load(dict(state), storage_reader=reader, planner=TensorPlanner(), process_group=ranks.group)
     except CheckpointException as error:
-        said = "; ".join(f"rank {rank}: {fault[0]}" for rank, fault in error.failures.items())
-        raise CheckpointError(
-            must("checkpoint", "loadable", f"not ({said})", manifest.id.folder, "see the trace")
-        ) from error
+        # Every byte was proved before: what fails now is a rank's memory or device, or a fault of ours.
+        failed = error.failures.get(ranks.place.rank)
+        ranks.each(lambda: _require_loaded(failed[0] if failed else None, manifest))
+        raise
+
+
+def _require_loaded(fault: BaseException | None, manifest: Manifest) -> None:
+    if fault is not None:
+        said = f"not ({type(fault).__name__}: {fault})"
+        do = "see the trace; the next attempt begins with this checkpoint again"
+        raise NodeError(must("proven checkpoint", "loadable", said, manifest.id.folder, do)) from fault
 
 
 def _read_proven_metadata(home: Home, ranks: Ranks, manifest: Manifest, in_store: bool) -> Metadata:
@@ -162,7 +172,7 @@ def _read_proven_metadata(home: Home, ranks: Ranks, manifest: Manifest, in_store
         return data
 
     data = ranks.from_rank(source, read)
-    return read_metadata(data, (file.name for file in manifest.files), manifest.id.folder)
+    return ranks.each(lambda: read_metadata(data, (file.name for file in manifest.files), manifest.id.folder))
 
 
 def _share(ranks: Ranks, names: Iterable[str]) -> list[str]:
@@ -175,12 +185,22 @@ def _bring(home: Home, manifest: Manifest, names: Iterable[str], in_store: bool)
     folder, fetched = private_folder(home.folder(manifest.id)), 0
     for file in (manifest.file(name) for name in names):
         path = folder / file.name
+        home.beat()
         if path.is_file() and path.stat().st_size == file.size_bytes and sha256_file(path) == file.sha256:
             continue
         if in_store:
-            fetched += home.store.get_file(home.object_key(manifest.id, file.name), path)
+            fetched += _fetch(home, manifest, file, path)
+            home.beat()
         _require_digest(file, sha256_file(path) if path.is_file() else "missing", manifest)
     return fetched
+
+
+def _fetch(home: Home, manifest: Manifest, file: CheckpointFile, path: Path) -> int:
+    """Have a file from the store. One that is not there is evidence against the checkpoint; a store away is none."""
+    try:
+        return home.store.get_file(home.object_key(manifest.id, file.name), path)
+    except MissingObjectError as error:
+        raise CheckpointError(f"{error}") from error
 
 
 def _require_digest(file: CheckpointFile, found: str, manifest: Manifest) -> None:

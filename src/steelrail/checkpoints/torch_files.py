@@ -72,6 +72,8 @@ def read_metadata(data: bytes, names: Iterable[str], where: str) -> Metadata:
     try:
         found = _Unpickler(io.BytesIO(data)).load()
         fault = _fault_of(found, set(names))
+    except MemoryError:
+        raise  # of this host, not of the metadata
     except Exception as error:  # noqa: BLE001 - a hostile pickle may raise anything; all of it means the same
         fault = f"{type(error).__name__}: {error}"
     if fault is not None:
@@ -135,6 +137,8 @@ def files_needed(state: State, metadata: Metadata) -> set[str]:
     try:
         planner.set_up_planner(dict(state), metadata, False)
         items = planner.create_local_plan().items
+    except torch.OutOfMemoryError:
+        raise  # a RuntimeError too, but of this device
     except (RuntimeError, ValueError, KeyError) as error:
         do = "resume with the model and optimizer that wrote it"
         raise CheckpointError(must("checkpoint", "of this model's state", f"not ({error})", "load", do)) from error

@@ -20,7 +20,7 @@ from steelrail.clients import clock
 from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master
 from steelrail.clients.store import Store
-from steelrail.errors import NodeError, StoreError, must
+from steelrail.errors import NodeError, StoreError, TrainError, must
 from steelrail.fabric.quick import quick_check
 from steelrail.launch import traces
 from steelrail.launch.inputs import admitting_fabric
@@ -48,6 +48,8 @@ _log = log.logger(__name__)
 _FLUSH_SLICE_SECONDS = 5.0
 _LAST_FLUSH_SECONDS = 3600.0
 _TERM_FLUSH_SECONDS = 5.0
+# What is left of the lead when the last save must be over: the supervisor ends the ranks and answers in it.
+_LEAD_MARGIN_SECONDS = 45.0
 _FIRST_STEPS = 8
 EXPORT = "export"
 
@@ -79,7 +81,9 @@ def train_rank(rank: Rank, at: Master) -> bool:
     rank.events.write("note", text=check_company(rank.run, rank.place, device))
     _check_fabric(rank, device)
     data = _begin_staging(rank)
-    rank.enter("startup", "build")
+    # Back to start-up, not a second time: its drills have been.
+    rank.events.enter("startup")
+    rank.pulse.beat(None, "build")
     state = build(rank.run, device)
     checkpoints, start_step = _restore(rank, state)
     heldout = _finish_staging(rank, data, start_step)
@@ -174,6 +178,7 @@ def _restore(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
         rank.place,
         run.checkpoints,
         rank.events.write,
+        beat=lambda: rank.pulse.beat(rank.pulse.step, rank.pulse.doing),
     )
     found = checkpoints.restore(state_for_checkpoint(state.optimizer))
     start_step = found.step if found else 0
@@ -228,8 +233,9 @@ def _context(
 def _flush(rank: Rank, checkpoints: Checkpoints, outcome: Outcome) -> None:
     """Have every save durable: for good after the last step, as far as time allows after a signal."""
     rank.events.enter("checkpoint")
-    done = outcome is Outcome.DONE
-    until = clock.monotonic() + _patience(rank, done)
+    done, began = outcome is Outcome.DONE, clock.monotonic()
+    _await_written(rank, checkpoints, began + _writing_seconds(rank, done))
+    until = (clock.monotonic() if done else began) + _patience(rank, done)
     while True:
         # Every slice is one decision of all ranks: the clock of rank 0 alone must not end the loop.
         rank.pulse.beat(rank.pulse.step, "flush")
@@ -244,6 +250,23 @@ def _flush(rank: Rank, checkpoints: Checkpoints, outcome: Outcome) -> None:
         do = "mend what it names and run train again: it resumes from the checkpoint before"
         fault = f"not ({checkpoints.save_fault or 'it failed'})"
         raise NodeError(must("last save", "on NVMe and in the store", fault, rank.run.node.nvme, do))
+
+
+def _await_written(rank: Rank, checkpoints: Checkpoints, until: float) -> None:
+    """Wait until the last save is written on every rank: agreed on the default group, as saving has the other."""
+    while True:
+        rank.pulse.beat(rank.pulse.step, "last save")
+        if not _agreed(not checkpoints.written(_FLUSH_SLICE_SECONDS)):
+            return
+        if _agreed(clock.monotonic() >= until):
+            do = "see the speed of NVMe, or raise slurm.lead_seconds; the next attempt resumes from the save before"
+            raise TrainError(must("last save", "written in time", "not", rank.run.node.nvme, do))
+
+
+def _writing_seconds(rank: Rank, done: bool) -> float:
+    """Seconds for NVMe alone: after a signal nearly all of the lead, since an unwritten save is lost."""
+    lead = rank.run.slurm.lead_seconds
+    return _LAST_FLUSH_SECONDS if done else lead - min(_LEAD_MARGIN_SECONDS, lead / 2)
 
 
 def _patience(rank: Rank, done: bool) -> float:

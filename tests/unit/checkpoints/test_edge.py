@@ -251,6 +251,47 @@ def test_malicious_metadata_is_refused_even_with_a_forged_manifest(model: Any, t
     assert after(again, 0) == after(first, 2)
 
 
+@pytest.mark.parametrize("how", ["DONE", "SAVED_ON_SIGNAL"])
+def test_last_save_that_writes_longer_than_a_flush_slice_becomes_durable(model: Any, how: str) -> None:
+    ranks = model.attempt(4, saves=[4], slow_nvme=[2, 1.5], last_flush=how)
+    assert [(rank.get("error"), rank["durable"]) for rank in ranks] == [(None, 4)] * 4
+    assert model.folders() == [StepId(4, 1).folder]
+    assert min(rank["beats"] for rank in ranks) >= 5
+
+
+def test_last_save_that_is_not_written_in_the_lead_fails_and_is_no_end_of_the_run(model: Any) -> None:
+    ranks = model.attempt(4, saves=[4], slow_nvme=[2, 4.0], last_flush="SAVED_ON_SIGNAL", lead=2)
+    assert errors(ranks) == ["TrainError"] * 4
+    assert "last save must be written in time" in ranks[0]["error"][1]
+
+
+def test_restore_and_waits_for_a_stalled_save_give_signs_of_life(model: Any) -> None:
+    first = model.attempt(4, saves=[2, 3], slow_nvme=[1, 1.5], flush=20)
+    assert min(rank["beats"] for rank in first) >= 5
+    lose_disks(model)
+    again = model.attempt(4, spoil=True)
+    assert min(rank["restore_beats"] for rank in again) >= 2
+
+
+def test_wait_for_the_store_in_a_restore_gives_signs_of_life(model: Any) -> None:
+    model.attempt(4, saves=[4], break_store=True)
+    again = model.attempt(4, spoil=True, nodes=[1, 0], slow_restore_store=0.3)
+    assert again[0]["restored"]["where"] == "store"
+    assert again[0]["restore_beats"] > again[1]["restore_beats"]
+
+
+@pytest.mark.parametrize("where", ["files_needed", "sha256_file", "read_data", "read_metadata"])
+def test_fault_of_one_rank_is_no_evidence_against_the_newest_checkpoint(model: Any, where: str) -> None:
+    first = model.attempt(6, saves=[2, 4], flush=20)
+    failed = model.attempt(6, spoil=True, fail_restore=[3, where])
+    assert errors(failed) == ["RankError"] * 4
+    assert {rank["culprit"] for rank in failed} == {"host1"}
+    assert "rank 3: " in failed[0]["error"][1]
+    again = model.attempt(6, spoil=True)
+    assert {rank["restored"]["step"] for rank in again} == {4}
+    assert after(again, 0) == after(first, 4)
+
+
 class Bomb:
     """Touches a file when it is unpickled."""
 

@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,16 +28,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from steelrail.checkpoints import fence, save, upload
+from steelrail.checkpoints import edge, fence, restore, save, upload
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
 from steelrail.clients.ranks import RankPlace
 from steelrail.clients.store import Store
 from steelrail.config import schema
 from steelrail.errors import SteelrailError, StoreError
+from steelrail.launch import rank_train
+from steelrail.train.context import Outcome
 
 WIDTH, BATCH, RANKS_PER_NODE = 12, 8, 2
 upload.REPEAT_SECONDS = 0.1
 upload.RECEIPT_POLL_SECONDS = 0.02
+edge.BEAT_SECONDS = rank_train._FLUSH_SLICE_SECONDS = 0.2
 
 
 class Tiny:
@@ -94,6 +99,40 @@ def fill_nvme() -> None:
     save.FolderWriter.write_data = full  # type: ignore[method-assign]
 
 
+def slow_nvme(seconds: float) -> None:
+    def slow(self: Any, plan: Any, planner: Any) -> Any:
+        time.sleep(seconds)
+        return _WRITE_DATA(self, plan, planner)
+
+    save.FolderWriter.write_data = slow  # type: ignore[method-assign]
+
+
+def fail_restore(where: str) -> None:
+    """This rank has no memory left, or a disk that cannot be asked, at one point of the restore."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(errno.EIO, "Input/output error") if where == "sha256_file" else MemoryError("no memory left")
+
+    if where == "read_data":
+        restore.FolderReader.read_data = fail  # type: ignore[method-assign]
+    else:
+        setattr(restore, where, fail)
+
+
+def last_flush(checkpoints: Checkpoints, lead_seconds: float, steps: int, beat: Callable[..., None], how: str) -> None:
+    """End as a rank does, after its last step or after a signal."""
+    run = SimpleNamespace(
+        slurm=SimpleNamespace(lead_seconds=lead_seconds),
+        store=SimpleNamespace(retry_seconds=2.0),
+        train=SimpleNamespace(steps=steps),
+        node=SimpleNamespace(nvme="nvme"),
+    )
+    pulse = SimpleNamespace(beat=beat, step=steps, doing="step")
+    events, ears = SimpleNamespace(enter=lambda category: None), SimpleNamespace(heard=signal.SIGUSR2)
+    rank: Any = SimpleNamespace(run=run, pulse=pulse, events=events, ears=ears)
+    rank_train._flush(rank, checkpoints, Outcome[how])
+
+
 def slow_store(store: Store, seconds: float) -> None:
     real = store.put_file
 
@@ -115,10 +154,18 @@ def attempt(rank: int, order: dict[str, Any], result: dict[str, Any]) -> None:
         result["events"].append([kind, data])
 
     nvme = Path(order["nvme"]) / f"node{nodes[node]}"
-    checkpoints = open_checkpoints(store, "run", order["key"], order["epoch"], nvme, place, settings, emit, 30.0)
+
+    def beat(*_: object) -> None:
+        result["beats"] += 1
+
+    checkpoints = open_checkpoints(store, "run", order["key"], order["epoch"], nvme, place, settings, emit, 30.0, beat)
     tiny = Tiny()
     if order.get("spoil"):
         tiny.spoil()
+    if order.get("slow_restore_store"):
+        slow_store(store, order["slow_restore_store"])
+    if order.get("fail_restore", [-1])[0] == rank:
+        fail_restore(order["fail_restore"][1])
     found = checkpoints.restore(tiny.state)
     if found is not None:
         fields = dataclasses.asdict(found)
@@ -128,7 +175,13 @@ def attempt(rank: int, order: dict[str, Any], result: dict[str, Any]) -> None:
         break_store(store)
     if order.get("slow_store"):
         slow_store(store, order["slow_store"])
+    if order.get("slow_nvme", [-1])[0] == rank:
+        slow_nvme(order["slow_nvme"][1])
+    result["restore_beats"] = result["beats"]
     train(tiny, checkpoints, store, order, result, found.step if found else 0)
+    if "last_flush" in order:
+        last_flush(checkpoints, order.get("lead", 30), order["steps"], beat, order["last_flush"])
+        result["durable"] = checkpoints.newest_durable_step
     checkpoints.close()
 
 
@@ -156,12 +209,13 @@ def train(
 
 def one_rank(rank: int, order: dict[str, Any], folder: Path) -> None:
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"losses": {}, "events": [], "restored": None}
+    result: dict[str, Any] = {"losses": {}, "events": [], "restored": None, "beats": 0}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=order["world"])
     try:
         attempt(rank, order, result)
     except SteelrailError as error:
         result["error"] = [type(error).__name__, str(error)]
+        result["culprit"] = getattr(error, "culprit", None)
     (folder / f"{rank}.json").write_text(json.dumps(result))
 
 
