@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from steelrail import errors
@@ -138,8 +138,14 @@ def conclude(
     if entries and entries[-1].ending is Ending.DONE:
         frozen_run, frozen = read_frozen(folder)
         return write_record(frozen_run, frozen, inputs, folder, _accounts(slurm, folder))
+    raise _error(run, folder, _last_word(entries, sight, job_id), sight)
+
+
+def _last_word(entries: Sequence[Entry], sight: Sight, job_id: str | None) -> Entry | None:
+    """The attempt that says why the job ended: its own last one, or one that was ended on purpose before it."""
     mine = [entry for entry in entries if job_id in (None, entry.job_id)]
-    raise _error(run, folder, mine[-1] if mine else None, sight)
+    kept_to = [entry for entry in entries[-1:] if sight.word == "COMPLETED" and entry.ending in _FINAL]
+    return next(iter(mine[-1:] or kept_to), None)
 
 
 def _error(run: Run, folder: RunFolder, last: Entry | None, sight: Sight) -> SteelrailError:

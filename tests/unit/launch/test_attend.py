@@ -219,3 +219,9 @@ def test_a_driver_that_attached_judges_the_attempt_that_was_running(folder, demo
 def test_a_job_that_ended_by_itself_before_an_attempt_was_ended_on_purpose(folder, demo):
     with pytest.raises(StoppedError, match="its budget was spent"):
         ended(folder, demo, "COMPLETED")
+
+
+def test_a_job_that_found_the_budget_spent_says_so(folder, demo):
+    attempt(folder, 1, Verdict(Ending.BUDGET, "the budget is spent", 75), Action.STOP)
+    with pytest.raises(StoppedError, match="is budget"):
+        attend.conclude(demo, None, folder, None, Sight(True, "COMPLETED"), "another")
