@@ -269,7 +269,7 @@ def test_snakemake_ends_with_the_same_message_and_exit_code(tiny: Project) -> No
     (tiny.folder / "data/bad.parquet").write_bytes(b"no Parquet at all")
     (tiny.folder / "data/bad.parquet").chmod(0o644)
     write(tiny, {"corpus.paths": ["data/bad.parquet"]})
-    done = tiny.snakemake(NAME, "--until", "corpus", seconds=120)
+    done = tiny.snakemake(NAME, "--until", "corpus", "--forcerun", "corpus", seconds=120)
     assert 3 == done.returncode, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].startswith("corpus file must be Parquet, is not (17 bytes")
     done = tiny.run("env", "AWS_SECRET_ACCESS_KEY=canary", "snakemake", "--profile", "slurm", "--config", f"run={NAME}")
