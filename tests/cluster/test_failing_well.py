@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from conftest import Cluster, Project
 
 SOURCE = Path(__file__).resolve().parents[2]
+# Where the environment really lies: a clone that the user cannot reach only has a link to it.
+PROGRAMS = (SOURCE / ".venv").resolve() / "bin"
 STATE = Path("/var/lib/steelrail-dev")
 HEAD = "10.77.0.254"
 # New each time: what an earlier session left in the store would be taken up.
@@ -117,7 +119,7 @@ def write(project: Project, changes: dict[str, Any] | None = None) -> str:
 
 
 def steelrail(project: Project, *words: str, env: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    program = str(SOURCE / ".venv/bin/steelrail")
+    program = str(PROGRAMS / "steelrail")
     return project.run("env", *env, program, *words, "--config", f"config/{NAME}.yaml", seconds=180)
 
 
@@ -552,7 +554,7 @@ def test_without_accounts_and_with_odd_values_a_run_trains_and_its_cost_is_unava
     }
     make_shards(sharded, changes)
     write(sharded, changes)
-    path = f"PATH={without_accounting(sharded.folder / 'slurm-without-accounts')}:{SOURCE}/.venv/bin:/usr/bin:/bin"
+    path = f"PATH={without_accounting(sharded.folder / 'slurm-without-accounts')}:{PROGRAMS}:/usr/bin:/bin"
     works(steelrail(sharded, "fabric", env=(path,)))
     done = steelrail(sharded, "train", env=(path,))
     works(done)
