@@ -15,7 +15,7 @@ from steelrail import log
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.files import write_whole
 from steelrail.artifacts.jobs import NotedJob, note_job
-from steelrail.artifacts.trainer import RunFolder
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_HUNG, RunFolder
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder
@@ -37,6 +37,9 @@ from steelrail.launch.lock import only_driver
 from steelrail.launch.request import fabric_request, show, submitit_parameters, with_setup
 
 _log = log.logger(__name__)
+_TRIES = 2
+# For ranks to go once they were ended, and for the start of the next.
+_END_SECONDS = 30.0
 
 
 def fabric(run: Run, parent: Holder | None = None) -> FabricReport:
@@ -55,12 +58,26 @@ def fabric(run: Run, parent: Holder | None = None) -> FabricReport:
 
 
 def run_ranks(root: str) -> int:
-    """Start the ranks on the batch host, once, and return their exit code. Called by submitit."""
+    """Start the ranks on the batch host and return their exit code; ranks that hang are started once more.
+
+    Called by submitit. Each of the two tries has just under half of the job's time: a fabric job never hangs for good.
+    """
     os.umask(0o077)
     log.configure()
     run = Run.model_validate_json(JobFolder(Path(root)).run_file.read_bytes())
     local = os.environ.get("SUBMITIT_EXECUTOR") == "local"
     allocation: Allocation = LocalAllocation.here(run) if local else SlurmAllocation.here(run, Slurm())
+    seconds = max(_END_SECONDS, run.slurm.fabric_minutes * 60 / _TRIES - _END_SECONDS)
+    for _ in range(_TRIES):
+        code = _try_ranks(run, root, allocation, seconds)
+        if code is not None:
+            return code
+        _log.warning("the fabric ranks hung for %.0f s: ended", seconds)
+    return EXIT_HUNG
+
+
+def _try_ranks(run: Run, root: str, allocation: Allocation, seconds: float) -> int | None:
+    """Return the exit code of the ranks, or none when they were ended after ``seconds`` and had left no report."""
     own = {
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "PYTHONUNBUFFERED": "1",
@@ -71,9 +88,16 @@ def run_ranks(root: str) -> int:
     }
     argv = [sys.executable, "-u", "-m", "steelrail.fabric.rank", root]
     ranks = allocation.start(argv, own, "fabric", Path(root) / "ranks.log")
-    while (code := ranks.poll()) is None:
+    give_up = clock.monotonic() + seconds
+    while (code := ranks.poll()) is None and clock.monotonic() < give_up:
         clock.sleep(0.2)
-    return code
+    if code is not None:
+        return code
+    ranks.kill()
+    while ranks.poll() is None and clock.monotonic() < give_up + _END_SECONDS:
+        clock.sleep(0.2)
+    # A rank may hang on its way out, with all said.
+    return EXIT_DONE if JobFolder(Path(root)).report.exists() else None
 
 
 def _attach(run: Run) -> tuple[JobLine, Path] | None:
