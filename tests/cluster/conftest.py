@@ -86,6 +86,17 @@ class Cluster:
         rows = self.user("sacct", *options, f"--jobs={job}").splitlines()
         return [Segment(*row.split("|")) for row in rows]
 
+    def await_segments(self, job: str, *expected: tuple[str, str]) -> None:
+        """Wait until Slurm's rows of a job are EXPECTED (state, nodes).
+
+        slurmdbd hears of a start in several messages: for a moment a new row names the batch host alone.
+        """
+
+        def found() -> list[tuple[str, str]]:
+            return [(one.state, one.nodes) for one in self.segments(job)]
+
+        self.wait_until(lambda: found() == list(expected), 30, f"rows {list(expected)} in sacct")
+
     def node(self, host: str) -> str:
         """State of a node as sinfo abbreviates it, such as idle or down*."""
         return self.user("sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%t").split()[0]

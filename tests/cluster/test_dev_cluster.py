@@ -68,8 +68,7 @@ def test_an_urgent_job_preempts_and_the_victim_runs_again_under_its_id(cluster: 
     cluster.await_log(job, "restart 0", 30)
     cluster.submit("sleep 1", "--partition=urgent", "-N1", "--time=1")
     cluster.await_log(job, "restart 1", 60)
-    cluster.wait_until(lambda: len(cluster.segments(job)) == 2, 15, "two rows in sacct")
-    assert ["PREEMPTED", "RUNNING"] == [s.state for s in cluster.segments(job)]
+    cluster.await_segments(job, ("PREEMPTED", "node[1-4]"), ("RUNNING", "node[1-4]"))
 
 
 def test_the_owner_requeues_his_job_soon_and_off_a_node(cluster: Cluster) -> None:
@@ -80,8 +79,7 @@ def test_the_owner_requeues_his_job_soon_and_off_a_node(cluster: Cluster) -> Non
     cluster.await_state(job, "PENDING", 30)
     cluster.user("scontrol", "update", f"JobId={job}", "StartTime=now+1", "ExcNodeList=node2")
     cluster.await_log(job, "restart 1", 30)
-    cluster.wait_until(lambda: len(cluster.segments(job)) == 2, 15, "two rows in sacct")
-    assert ["node[1-4]", "node[1,3-5]"] == [s.nodes for s in cluster.segments(job)]
+    cluster.await_segments(job, ("REQUEUED", "node[1-4]"), ("RUNNING", "node[1,3-5]"))
 
 
 def test_a_cut_link_ends_in_node_fail_and_a_requeue_onto_the_spare(cluster: Cluster) -> None:
@@ -90,10 +88,7 @@ def test_a_cut_link_ends_in_node_fail_and_a_requeue_onto_the_spare(cluster: Clus
     cluster.await_log(job, "restart 0", 30)
     cluster.control("cut", "node3")
     cluster.await_log(job, "restart 1", 90)
-    cluster.wait_until(lambda: len(cluster.segments(job)) == 2, 15, "two rows in sacct")
-    assert [("NODE_FAIL", "node[1-4]"), ("RUNNING", "node[1-2,4-5]")] == [
-        (s.state, s.nodes) for s in cluster.segments(job)
-    ]
+    cluster.await_segments(job, ("NODE_FAIL", "node[1-4]"), ("RUNNING", "node[1-2,4-5]"))
     cluster.control("mend", "node3")
     cluster.wait_until(lambda: cluster.node("node3") == "idle", 20, "node3 idle again")
 
