@@ -245,7 +245,17 @@ def test_faults_one_after_another_leave_the_losses_as_they_were(
         cluster.user("srun", "--partition=urgent", "--nodes=4", "--time=1", "sleep", "2")
         watcher.await_new_steps(attempts)
 
-        # (b) a host's link is cut, with a spare.
+        # (b) a host's link is cut, without a spare: the job waits in the queue until the link is back.
+        watcher.await_step(watcher.step() + 3)
+        attempts = watcher.attempts()
+        cluster.control("cut", "node2")
+        time.sleep(60)
+        assert "PENDING" == cluster.state(job)
+        cluster.control("mend", "node2")
+        watcher.await_new_steps(attempts)
+        assert [job] == training_jobs(cluster, name)
+
+        # (b) once more, with a spare.
         watcher.await_step(watcher.step() + 3)
         attempts = watcher.attempts()
         cluster.control("spare", "up")
@@ -260,7 +270,7 @@ def test_faults_one_after_another_leave_the_losses_as_they_were(
     record = project.json(f"{name}/train/record.json")
     assert (STEPS, "done", [job]) == (record["final_step"], record["ending"], record["job_ids"])
     endings = [attempt["ending"] for attempt in record["attempts"]]
-    assert 6 == len(endings), endings
+    assert 7 == len(endings), endings
     replayed(project, name, record)
 
 
@@ -276,7 +286,7 @@ def test_the_bill_of_the_disturbed_run_holds_every_attempt_and_balances(
     cluster: Cluster, project: Project, disturbed: tuple[str, subprocess.Popen[str]]
 ) -> None:
     summary = project.json("faulty/cost/summary.json")
-    assert 6 == summary["attempts"]
+    assert 7 == summary["attempts"]
     assert summary["total_micro_usd"] == sum(one["micro_usd"] for one in summary["categories"].values())
     assert summary["total_micro_usd"] == sum(one["micro_usd"] for one in summary["segments"])
     assert summary["unattributed_share"] < 0.01

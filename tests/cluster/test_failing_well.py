@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -295,13 +296,17 @@ def test_what_slurm_cannot_give_is_said_before_anything_is_submitted(cluster: Cl
 
 def test_a_store_that_is_away_or_refuses_is_named_and_nothing_is_submitted(cluster: Cluster, sharded: Project) -> None:
     write(sharded, {"store.bucket": "steelrail-missing"})
-    fails(steelrail(sharded, "train"), 5, "bucket must be there, is missing (s3://steelrail-missing/")
+    fails(
+        steelrail(sharded, "train"),
+        5,
+        "bucket must be there, is missing (NoSuchBucket, HTTP 404) (probe s3://steelrail-missing/",
+    )
     wrong = sharded.folder / "wrong-credentials"
     wrong.write_text("[default]\naws_access_key_id = AKIAWRONG\naws_secret_access_key = canary-wrong\n")
     wrong.chmod(0o644)
     write(sharded)
     message = fails(steelrail(sharded, "train", env=(f"AWS_SHARED_CREDENTIALS_FILE={wrong}",)), 5, "~/.aws/credentials")
-    assert "access must be allowed, is denied" in message and "canary" not in message
+    assert "store credentials must be known to the store, is refused" in message and "canary" not in message
     wrong.unlink()
     nowhere = ("AWS_SHARED_CREDENTIALS_FILE=/nowhere", "AWS_EC2_METADATA_DISABLED=true")
     fails(steelrail(sharded, "train", env=nowhere), 5, "store credentials must be found", "is not found")
@@ -316,40 +321,15 @@ def test_a_store_that_is_away_or_refuses_is_named_and_nothing_is_submitted(clust
     assert not training_jobs(cluster)
 
 
-class Forgetful(BaseHTTPRequestHandler):
-    """An S3 server that takes every put, whatever its condition."""
+class Answering(BaseHTTPRequestHandler):
+    """The frame of an S3 server of our own, for what a real one cannot be made to do at will."""
 
     protocol_version = "HTTP/1.1"
-    objects: dict[str, bytes]
-
-    def do_PUT(self) -> None:
-        self.objects[self._key()] = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200, b"")
-
-    def do_GET(self) -> None:
-        if "list-type" in self.path:
-            prefix = self.path.split("prefix=")[1].split("&")[0].replace("%2F", "/")
-            found = [key for key in self.objects if key.startswith(prefix)]
-            rows = "".join(f"<Contents><Key>{key}</Key><Size>64</Size><ETag>x</ETag></Contents>" for key in found)
-            text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
-            return self._answer(200, text.encode())
-        data = self.objects.get(self._key())
-        return self._answer(200 if data is not None else 404, data or b"")
-
-    def do_HEAD(self) -> None:
-        self._answer(200 if self._key() in ("", *self.objects) else 404, b"")
-
-    def do_DELETE(self) -> None:
-        self.objects.pop(self._key(), None)
-        self._answer(204, b"")
 
     def log_message(self, form: str, *words: object) -> None:
         pass
 
-    def _key(self) -> str:
-        return self.path.split("?")[0].removeprefix("/steelrail").lstrip("/")
-
-    def _answer(self, status: int, body: bytes) -> None:
+    def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("ETag", '"x"')
         self.send_header("Content-Length", str(len(body)))
@@ -358,15 +338,70 @@ class Forgetful(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def test_a_store_that_ignores_conditional_puts_is_refused(cluster: Cluster, sharded: Project) -> None:
-    Forgetful.objects = {}
-    server = ThreadingHTTPServer((HEAD, 0), Forgetful)
+class Expiring(Answering):
+    """An S3 server for which every credential ran out a moment ago."""
+
+    def refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.answer(400, b"<Error><Code>ExpiredToken</Code><Message>canary-of-a-server</Message></Error>")
+
+    do_PUT = do_GET = do_HEAD = do_DELETE = refuse
+
+
+class Forgetful(Answering):
+    """An S3 server that takes every put, whatever its condition."""
+
+    objects: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        self.objects[self._key()] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, b"")
+
+    def do_GET(self) -> None:
+        if "list-type" in self.path:
+            prefix = parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]
+            found = [key for key in self.objects if key.startswith(prefix)]
+            rows = "".join(f"<Contents><Key>{key}</Key><Size>64</Size><ETag>x</ETag></Contents>" for key in found)
+            text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
+            return self.answer(200, text.encode())
+        data = self.objects.get(self._key())
+        return self.answer(200 if data is not None else 404, data or b"")
+
+    def do_HEAD(self) -> None:
+        self.answer(200 if self._key() in ("", *self.objects) else 404, b"")
+
+    def do_DELETE(self) -> None:
+        self.objects.pop(self._key(), None)
+        self.answer(204, b"")
+
+    def _key(self) -> str:
+        return self.path.split("?")[0].removeprefix("/steelrail").lstrip("/")
+
+
+@contextlib.contextmanager
+def serving(handler: type[Answering]) -> Iterator[str]:
+    """The endpoint of a server that answers as HANDLER does."""
+    server = ThreadingHTTPServer((HEAD, 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        write(sharded, {"store.endpoint": f"http://{HEAD}:{server.server_port}"})
-        fails(steelrail(sharded, "train"), 5, CONDITIONAL_PUTS, "use a store that keeps it")
+        yield f"http://{HEAD}:{server.server_port}"
     finally:
         server.shutdown()
+        server.server_close()
+
+
+def test_expired_credentials_are_named_and_nothing_is_submitted(cluster: Cluster, sharded: Project) -> None:
+    with serving(Expiring) as endpoint:
+        write(sharded, {"store.endpoint": endpoint})
+        message = fails(steelrail(sharded, "train"), 5, "credentials must be valid, is expired")
+        assert "canary" not in message and not training_jobs(cluster)
+
+
+def test_a_store_that_ignores_conditional_puts_is_refused(cluster: Cluster, sharded: Project) -> None:
+    Forgetful.objects = {}
+    with serving(Forgetful) as endpoint:
+        write(sharded, {"store.endpoint": endpoint})
+        fails(steelrail(sharded, "train"), 5, CONDITIONAL_PUTS, "use a store that keeps it")
     assert {} == Forgetful.objects and not training_jobs(cluster)
 
 

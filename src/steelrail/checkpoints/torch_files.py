@@ -6,7 +6,9 @@ a checkpoint needs no other pickle (tensors are read with ``weights_only``); one
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import pickle
 from collections.abc import Iterable
 from enum import Enum
@@ -22,11 +24,16 @@ from torch.distributed.checkpoint.metadata import (
     StorageMeta,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType
+from torch.distributed.checkpoint.planner import LoadItemType, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from steelrail.checkpoints.snapshot import State
+from steelrail.clients.disk import free_bytes
 from steelrail.errors import CheckpointError, must
 
+# With less than this left, a disk is why a write failed.
+_FULL_BYTES = 2**20
 _DCP = "torch.distributed.checkpoint"
 _ALLOWED = {
     (f"{_DCP}.metadata", name)
@@ -100,6 +107,16 @@ class FolderWriter(FileSystemWriter):
     def __init__(self, folder: Path) -> None:
         # No copy-ahead: the state is in host memory, and torch's overlapping loader would open GPU 0 from every rank.
         super().__init__(folder, sync_files=True, per_thread_copy_ahead=0, overwrite=False)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's file. A full disk is an ``OSError`` that says so."""
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # torch's zip writer, ending after a write that failed, raises its own "unexpected pos" in that one's place.
+            if free_bytes(Path(self.path)) < _FULL_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
+            raise
 
     def storage_meta(self) -> StorageMeta:
         """Return what the metadata says of its place: the folder's own name."""

@@ -191,11 +191,8 @@ class Store:
 
     def require_bucket(self) -> None:
         """Raise ``StoreError`` unless the bucket is there: some servers make one at the first put, misspelt or not."""
-        try:
-            self._call("probe", "", lambda: self._client.head_bucket(Bucket=self.bucket))
-        except MissingObjectError:
-            do = "create it, or correct store.bucket"
-            raise StoreError(must("bucket", "there", "missing", self._where(), do)) from None
+        # A listing and no HEAD: only an answer with a body says what is wrong (expired, denied, missing).
+        self._call("probe", "", lambda: self._client.list_objects_v2(Bucket=self.bucket, MaxKeys=1))
 
     def _where(self, key: str = "") -> str:
         return f"s3://{self.bucket}/{key} at {self.config.endpoint or 'AWS ' + self.config.region}"

@@ -33,6 +33,8 @@ TRANSIENT_CODES = frozenset(
     )
 )
 EXPIRED_CODES = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
+# The answer to a HEAD has no body, and botocore puts the status in the code's place: it may be expiry too.
+WORDLESS_CODES = frozenset(("400", "403"))
 FULL_CODES = frozenset(("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"))
 CREDENTIAL_ERRORS = (
     boto.NoCredentialsError,
@@ -92,7 +94,7 @@ def judge_code(code: str, status: int) -> Fault:
         return Fault.MISSING
     if code in ("PreconditionFailed", "412"):
         return Fault.EXISTS
-    if code in EXPIRED_CODES:
+    if code in EXPIRED_CODES or code in WORDLESS_CODES:
         return Fault.EXPIRED
     if code in FULL_CODES or status == 507:
         return Fault.FINAL
@@ -164,11 +166,11 @@ def _explain_answer(code: str, status: int, where: str, seconds: float) -> str:
         return must(
             "store", "able to take more bytes", f"full ({answer})", where, "free space there or raise the quota"
         )
-    if status in (401, 403):
+    if status in (401, 403) or code in WORDLESS_CODES:
         return must(
             "access",
             "allowed",
-            f"denied ({answer})",
+            f"denied or expired ({answer})" if code in WORDLESS_CODES else f"denied ({answer})",
             where,
             "check ~/.aws/credentials or store.profile, and that these keys may read, write, list and delete there",
         )

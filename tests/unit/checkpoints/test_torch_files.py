@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from steelrail.checkpoints import torch_files
 from steelrail.checkpoints.snapshot import HostCopy, flatten, local_bytes
 from steelrail.checkpoints.torch_files import FolderReader, FolderWriter, TensorPlanner, files_needed, read_metadata
 from steelrail.errors import CheckpointError
@@ -44,6 +45,21 @@ def test_metadata_names_no_path_of_the_machine(folder: Path) -> None:
 
 def test_only_the_files_that_a_rank_reads_are_needed(folder: Path) -> None:
     assert files_needed({"a": STATE["a"]}, metadata_of(folder)) == {"__0_0.distcp"}
+
+
+@pytest.mark.parametrize(
+    ("free", "expected", "words"), [(4096, OSError, "No space left on device"), (2**30, RuntimeError, "unexpected pos")]
+)
+def test_full_disk_is_called_so_whatever_the_zip_writer_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, expected: type[Exception], words: str
+) -> None:
+    def end_badly(*_: Any) -> None:
+        raise RuntimeError("unexpected pos 704 vs 598")
+
+    monkeypatch.setattr(torch_files.FileSystemWriter, "write_data", end_badly)
+    monkeypatch.setattr(torch_files, "free_bytes", lambda _: free)
+    with pytest.raises(expected, match=words):
+        FolderWriter(tmp_path).write_data(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", [{"absent": torch.zeros(1)}, {"a": torch.zeros(5, 5)}])

@@ -14,9 +14,11 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from moto import mock_aws
 
+from steelrail.artifacts.requests import Requests
 from steelrail.clients import clock, store_transfer
 from steelrail.clients.store import MissingObjectError, Store, join_key
 from steelrail.clients.store_faults import Fault, explain, judge
+from steelrail.clients.store_requests import ANSWERED
 from steelrail.config import schema
 from steelrail.errors import NodeError, StoreError
 
@@ -354,6 +356,18 @@ def test_expired_token_is_read_again_once(serve: type[Scripted]) -> None:
         store.put("a", b"")
 
 
+def test_expired_token_is_read_again_where_the_answer_has_no_words(serve: type[Scripted]) -> None:
+    # After a 400 to a HEAD botocore asks for the bucket's region once more by itself.
+    server = serve("400:ExpiredToken", "400:ExpiredToken", "serve")
+    store = server.store
+    assert store.head("absent") is None
+    server.script.extend(["400:ExpiredToken"] * 20)
+    with pytest.raises(StoreError, match=r"access must be allowed, is denied or expired \(400, HTTP 400\)"):
+        store.head("absent")
+    with pytest.raises(StoreError, match="store credentials must be valid, is expired"):
+        store.require_bucket()
+
+
 def test_missing_credentials_fail_at_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -381,3 +395,10 @@ def test_errors_of_the_client_are_judged_by_kind() -> None:
     assert judge(EndpointConnectionError(endpoint_url="http://x")) is Fault.TRANSIENT
     assert judge(NoCredentialsError()) is Fault.FINAL
     assert "credentials" in explain(NoCredentialsError(), "put s3://b", 0.0)
+
+
+def test_only_the_tries_that_the_store_answered_are_counted_as_requests(serve: type[Scripted]) -> None:
+    ANSWERED.take()
+    server = serve("reset", "500", "503:SlowDown", "serve")
+    server.store.put("key", b"data")
+    assert (server.seen, ANSWERED.take()) == (["PUT"] * 4, Requests(put=1))
