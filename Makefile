@@ -28,7 +28,7 @@ check: setup ## lint, types, import contracts
 test: test-unit test-workflow test-cluster test-browser ## every test; nothing in tests/cluster is skipped
 
 test-unit: setup
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile tests/unit
 
 test-workflow: setup
 	$(BIN)/pytest tests/workflow
