@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
 # The demo: sets up the four-host Slurm of slurm/dev with its S3 server, then runs the whole chain as an ordinary user.
 #   scripts/demo.sh up | down
-# Settings: ALLOW_FALLBACK=1 goes on without root or network namespaces (this host only; says what that does not show);
+# Settings: ALLOW_FALLBACK=1 goes on without namespaces (a Slurm of one GPU host on the loopback address) or without root
+#           (no Slurm at all), and says what that does not show;
 #           RUN=name runs config/<name>.yaml instead of config/demo.yaml.
 set -euo pipefail
 PROJECT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 RUN=${RUN:-demo}
+STATE=${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}
 cd "$PROJECT"
 
 say() { printf 'demo: %s\n' "$*" >&2; }
 die() { say "$1"; exit "${2:-1}"; }
 
-namespaces() { [ "$(id -u)" = 0 ] && unshare --net --uts --mount true 2>/dev/null; }
+namespaces() { [ "${STEELRAIL_DEV_HOSTS:-namespaces}:$(id -u)" = namespaces:0 ] && unshare --net --uts --mount true 2>/dev/null; }
 
 # A folder that the ordinary user can reach: this one, else a copy of it, which results/ then leads to.
 working_folder() {
   if slurm/dev/cluster.sh as-user test -r "$PROJECT/Snakefile"; then echo "$PROJECT"; return; fi
-  local copy; copy=${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}/projects/$(printf %s "$PROJECT" | sha256sum | cut -c1-12)
-  mkdir -p "$copy"
+  local copy; copy=$STATE/projects/$(printf %s "$PROJECT" | sha256sum | cut -c1-12)
+  say "user steelrail cannot reach $PROJECT: jobs run from a private copy, $copy, and results/ leads there"
+  mkdir -p "${copy%/*}"
+  install -d -m 0700 -o steelrail -g steelrail "$copy"
   # What was removed here goes there too; what runs left there stays.
   find "$copy" -mindepth 1 -maxdepth 1 ! -name results ! -name .snakemake -exec rm -rf {} +
   tar --exclude=./{.venv,results,.snakemake,'.*_cache'} --mode=go+rX -cf - . | tar -xf - -C "$copy"
@@ -49,7 +53,7 @@ give_results() { # FOLDER
 forget_earlier() { # FOLDER
   [ ! -e "$1/results/$RUN" ] || return 0
   as_user "$1" python scripts/forget_run.py "config/$RUN.yaml"
-  rm -rf "${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}"/nodes/*/fastssd/steelrail-*/*/"$RUN"
+  rm -rf "$STATE"/nodes/*/fastssd/steelrail-*/*/"$RUN"
 }
 
 as_user() { # FOLDER ARGUMENT...
@@ -61,30 +65,59 @@ as_user() { # FOLDER ARGUMENT...
 up() {
   if ! namespaces; then
     [ "${ALLOW_FALLBACK:-0}" = 1 ] ||
-      die "demo needs root and network namespaces to set up a Slurm of several hosts, has not (id, unshare): run it as root on a machine of your own, or set ALLOW_FALLBACK=1 for processes on this host" 3
+      die "demo needs root and network namespaces to set up a Slurm of several hosts, has not (id, unshare): run it as root on a machine of your own, or set ALLOW_FALLBACK=1 for what this host can do alone" 3
     fallback; return
   fi
-  local began=$SECONDS folder
+  export STEELRAIL_DEV_HOSTS=namespaces
   slurm/dev/cluster.sh check
   scripts/setup.sh
   slurm/dev/cluster.sh up
-  folder=$(working_folder)
+  chain
+}
+
+# The whole chain, on the cluster that is up.
+chain() {
+  local folder; folder=$(working_folder)
   give_results "$folder"
   forget_earlier "$folder"
   say "submits as user steelrail, from $folder"
   as_user "$folder" snakemake --profile slurm --config "run=$RUN"
   as_user "$folder" steelrail status --config "config/$RUN.yaml"
-  say "took $((SECONDS - began)) s; report: $PROJECT/results/$RUN/cost/report.html; end the cluster with 'make demo-down'"
+  say "took $SECONDS s; report: $PROJECT/results/$RUN/cost/report.html; end the cluster with 'make demo-down'"
 }
 
-# Without namespaces: the same trainer as processes of this host. No Slurm, so no requeue and no exact bill.
 fallback() {
+  if ! loopback; then alone; return; fi
+  (umask 022; .venv/bin/python scripts/loopback_run.py "config/$RUN.yaml" "$STATE/nodes/loopback/fastssd" "config/$RUN-loopback.yaml")
+  RUN=$RUN-loopback
+  chain
+  say "ALLOW_FALLBACK=1: one GPU host of Slurm, which is this machine. Not shown: several hosts, links between them, a lost host and its spare, disks of a host's own"
+}
+
+# Starts the cluster of one GPU host; false where that cannot be had. Another Slurm's files end the demo, as ever.
+loopback() {
+  [ "$(id -u)" = 0 ] || return 1
+  export STEELRAIL_DEV_HOSTS=loopback
+  local rc=0; slurm/dev/cluster.sh check || rc=$?
+  case $rc in 0) ;; 3) return 1 ;; *) exit "$rc" ;; esac
+  if scripts/setup.sh && slurm/dev/cluster.sh up; then return 0; fi
+  say "no Slurm could be started (see above): goes on without"
+  slurm/dev/cluster.sh down || say "what was started of it may be there still (see above)"
+  return 1
+}
+
+# The same trainer as processes of this host. No Slurm, so no requeue and no exact bill.
+alone() {
   scripts/setup.sh --without cluster
   say "ALLOW_FALLBACK=1: trains on this host alone. Not shown: Slurm, several hosts, requeue, the exact bill"
   .venv/bin/python scripts/demo_local.py
 }
 
-down() { slurm/dev/cluster.sh down; }
+down() {
+  [ -e "$STATE/.steelrail-dev" ] || { say "nothing to end: $STATE holds no cluster"; return; }
+  slurm/dev/cluster.sh down
+  say "the cluster has ended; its state is kept in $STATE ('slurm/dev/cluster.sh wipe' removes it)"
+}
 
 case ${1:-} in
   up | down) "$1" ;;

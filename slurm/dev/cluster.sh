@@ -7,7 +7,8 @@
 #   cluster.sh s3 start|stop|kill|pause|resume
 #   cluster.sh as-user COMMAND...
 # Needs root and namespaces (exit code 3 without). Settings: STEELRAIL_DEV_DIR (state, default /var/lib/steelrail-dev),
-# STEELRAIL_DEV_ETC_SLURM=no (leave /etc/slurm to another Slurm). How to use it: docs/dev-cluster.md
+# STEELRAIL_DEV_ETC_SLURM=no (leave /etc/slurm to another Slurm), STEELRAIL_DEV_HOSTS=loopback (no namespaces: one GPU
+# host and the CPU host, on the loopback address; remembered until wipe). How to use it: docs/dev-cluster.md
 set -euo pipefail
 umask 022
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -19,13 +20,16 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 . "$HERE/lib/slurm.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/s3.sh
 . "$HERE/lib/s3.sh"
+HOST_KIND=$(host_kind)
+# shellcheck source-path=SCRIPTDIR source=lib/loopback.sh
+[ "$HOST_KIND" = namespaces ] || . "$HERE/lib/loopback.sh"
 export SLURM_CONF=$CONF/slurm.conf
 
 make_folders() {
   install -d -m 0755 "$DIR" "$DIR"/{conf,log,run,spool,nodes,dev}
   install -d -m 0700 "$DIR"/{state,munge,s3,log/weed}
   install -d -m 0700 -o mysql "$DIR/mysql"
-  touch "$DIR/.steelrail-dev"
+  echo "$HOST_KIND" >"$DIR/.steelrail-dev"
 }
 
 # Two people (or two test runs) may call us at once; one changes the cluster, the other waits.
@@ -45,9 +49,10 @@ up() {
 
 down() {
   local host daemon
-  if alive slurmctld; then cancel_all_jobs; fi
   if alive weed; then signal_s3 TERM; fi # it takes 15 s to leave: it is told first and waited for last
   for host in "${HOSTS[@]}"; do stop "slurmd.$host"; remove_host "$host"; done
+  # Cancelled first, a batch script could leave its srun behind, which then is nobody's.
+  if alive slurmctld; then cancel_all_jobs; fi
   for daemon in slurmctld slurmdbd mariadbd munged weed; do stop "$daemon" 20; done
   ip link del "$BRIDGE" 2>/dev/null || true
   rm -f "$DIR"/run/*.sock
@@ -65,7 +70,9 @@ status() {
   for name in munged mariadbd slurmdbd slurmctld weed "${NODES[@]/#/slurmd.}" slurmd.cpu1; do
     if alive "$name"; then echo "$name up pid=$(pid_of "$name")"; else echo "$name down"; rc=1; fi
   done
-  if alive "slurmd.$SPARE"; then echo "slurmd.$SPARE up (spare)"; else echo "slurmd.$SPARE down (spare)"; fi
+  for name in $SPARE; do # one, or none
+    if alive "slurmd.$name"; then echo "slurmd.$name up (spare)"; else echo "slurmd.$name down (spare)"; fi
+  done
   if alive slurmctld; then timeout 10 sinfo || rc=1; fi
   return $rc
 }
@@ -110,6 +117,7 @@ main() {
     as-user) require_machine ;;
   esac
   case $command in cut | mend | slow | kill-slurmd | kill-host | start-slurmd) known_host "${1:-}" ;; esac
+  case $command in cut | mend | slow | kill-host | spare) own_hosts "$command" ;; esac
   case $command in
     up) up; say "up: sinfo; S3 at $S3_URL, bucket $S3_BUCKET; jobs are submitted by user $DEV_USER" ;;
     down) down ;;

@@ -15,6 +15,17 @@ DEV_HOME=/home/$DEV_USER
 say() { printf 'cluster: %s\n' "$*" >&2; }
 die() { local rc=$1; shift; say "$*"; exit "$rc"; }
 
+# The kind of hosts a state folder was made for stands in its marker (nothing there: namespaces), for whoever comes later.
+host_kind() {
+  local kind kept=""
+  if [ -e "$DIR/.steelrail-dev" ]; then kept=$(cat "$DIR/.steelrail-dev"); kept=${kept:-namespaces}; fi
+  kind=${STEELRAIL_DEV_HOSTS:-${kept:-namespaces}}
+  case $kind in namespaces | loopback) ;; *) die 2 "STEELRAIL_DEV_HOSTS must be namespaces or loopback, is '$kind'" ;; esac
+  [ "$kind" = "${kept:-$kind}" ] ||
+    die 1 "the hosts of $DIR must be $kind, are $kept: end and forget that cluster (slurm/dev/cluster.sh wipe), or set STEELRAIL_DEV_DIR to another folder"
+  echo "$kind"
+}
+
 wait_for() { # SECONDS COMMAND...: poll until it succeeds
   local end=$((SECONDS + $1)); shift
   until "$@" >/dev/null 2>&1; do
@@ -27,7 +38,8 @@ pid_of() { # NAME: the pid if that process lives and is ours, whatever the pid f
   local pid
   pid=$(cat "$DIR/run/$1.pid" 2>/dev/null) && [ -n "$pid" ] || return 1
   [ -r "/proc/$pid/stat" ] && ! grep -q ') [ZX] ' "/proc/$pid/stat" || return 1
-  { tr '\0' '\n' <"/proc/$pid/cmdline"; tr '\0' '\n' <"/proc/$pid/environ"; } 2>/dev/null |
+  # Its environment may be closed to us (another user's, in a container).
+  { tr '\0' '\n' <"/proc/$pid/cmdline"; tr '\0' '\n' <"/proc/$pid/environ" || true; } 2>/dev/null |
     grep -F -- "$DIR/" >/dev/null || return 1
   echo "$pid"
 }
@@ -60,12 +72,16 @@ known_host() { # HOST...: only names of this cluster go into paths and commands
   case " ${HOSTS[*]} " in *" ${1:-} "*) ;; *) die 2 "HOST must be one of ${HOSTS[*]}, is '${1:-}'" ;; esac
 }
 
+own_hosts() { # COMMAND: what is done to a host must not be done to this machine
+  [ "$HOST_KIND" = namespaces ] || die 2 "the hosts of $1 must be namespaces, are this machine (STEELRAIL_DEV_HOSTS=loopback): use a machine that allows namespaces"
+}
+
 require_machine() {
   [ "$(id -u)" = 0 ] || die 3 "the dev cluster must be run by root (namespaces, users), is uid $(id -u): use sudo"
-  unshare --net --mount --uts true 2>/dev/null ||
-    die 3 "network, mount and UTS namespaces must be allowed, are refused here (unshare -n -m -u): use a machine that allows them"
+  [ "$HOST_KIND" = loopback ] || unshare --net --mount --uts true 2>/dev/null ||
+    die 3 "network, mount and UTS namespaces must be allowed, are refused here (unshare -n -m -u): use a machine that allows them, or set STEELRAIL_DEV_HOSTS=loopback for one GPU host without them"
   local program
-  for program in slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db ip tc nsenter runuser flock; do
+  for program in slurmctld slurmd slurmdbd munged mariadbd mariadb-install-db ip tc nsenter runuser flock ps; do
     command -v "$program" >/dev/null || die 3 "$program must be installed, is missing: run scripts/setup.sh"
   done
   [ -x "$PROJECT/.venv/bin/weed" ] || die 3 "$PROJECT/.venv/bin/weed must be there, is missing: run scripts/setup.sh"

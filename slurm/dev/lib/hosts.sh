@@ -20,9 +20,16 @@ make_bridge() {
   ip link set "$BRIDGE" up
 }
 
+# HOST: its slurmd, if it runs, runs in the namespace of that name, not in one that was lost and made anew.
+at_home() {
+  local pid; pid=$(pid_of "slurmd.$1") || return 0
+  [ "/proc/$pid/ns/net" -ef "/run/netns/$(namespace "$1")" ]
+}
+
 make_host() { # HOST: namespace and cable; does nothing to a healthy one
   local host=$1 ns; ns=$(namespace "$host")
-  if ! in_net "$host" true 2>/dev/null || ! ip link show "$(link "$host")" >/dev/null 2>&1; then
+  if ! in_net "$host" true 2>/dev/null || ! ip link show "$(link "$host")" >/dev/null 2>&1 || ! at_home "$host"; then
+    stop "slurmd.$host"
     remove_host "$host"
     ip netns add "$ns"
     ip link add "$(link "$host")" type veth peer name eth0 netns "$ns"
@@ -40,12 +47,14 @@ remove_host() {
   if [ -e "/run/netns/$ns" ]; then ip netns del "$ns"; fi
 }
 
-kill_all_in() { # HOST: every process of the host; the namespace is ours, so they all are
+pids_in() { ip netns pids "$(namespace "$1")" 2>/dev/null; } # HOST: the namespace is ours, so they all are
+
+kill_all_in() { # HOST: every process of the host
   local pids end=$((SECONDS + 10))
-  while pids=$(ip netns pids "$(namespace "$1")" 2>/dev/null) && [ -n "$pids" ]; do
+  while pids=$(pids_in "$1") && [ -n "$pids" ]; do
     # shellcheck disable=SC2086 # a list of pids
     kill -KILL $pids 2>/dev/null || true
-    [ "$SECONDS" -lt "$end" ] || die 1 "the processes of $1 must end on SIGKILL, are still there: ip netns pids $(namespace "$1")"
+    [ "$SECONDS" -lt "$end" ] || die 1 "the processes of $1 must end on SIGKILL, are still there: ps -fp '${pids//$'\n'/ }'"
     sleep 0.05
   done
 }

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# The S3 server: SeaweedFS on the bridge address only, one key, one bucket.
+# The S3 server: SeaweedFS on the head's address only, one key, one bucket.
 
 S3_PORT=8333
 S3_URL=http://$HEAD:$S3_PORT
+S3_PORTS=() # of its other parts; none given: SeaweedFS's own
 S3_BUCKET=steelrail
 CREDENTIALS=$DEV_HOME/.aws/credentials
 
@@ -31,7 +32,7 @@ launch_s3() {
     -volume.max=200 -volume.preStopSeconds=0 -volume.minFreeSpace=1 \
     -filer -filer.localSocket="$DIR/run/filer.sock" \
     -s3 -s3.port="$S3_PORT" -s3.config="$DIR/s3/identities.json" -s3.port.iceberg=0 -s3.port.lance=0 \
-    -s3.localSocket="$DIR/run/s3.sock"
+    -s3.localSocket="$DIR/run/s3.sock" "${S3_PORTS[@]}"
 }
 
 # Bucket creation by the user proves the credentials; the first PUTs of a young server may fail until it has volumes.

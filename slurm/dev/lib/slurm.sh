@@ -4,11 +4,12 @@
 ETC=/etc/slurm
 CONF=$DIR/conf
 LINKED=(slurm.conf gres.conf topology.conf)
+RENDER=() # what sed does to the files of conf besides filling in
 
 render_conf() {
   local file
   for file in "$DEV"/conf/*; do
-    sed -e "s|@DIR@|$DIR|g" -e "s|@HEAD@|$HEAD|g" -e "s|@NET@|$NET|g" "$file" >"$CONF/.new"
+    sed "${RENDER[@]}" -e "s|@DIR@|$DIR|g" -e "s|@HEAD@|$HEAD|g" -e "s|@NET@|$NET|g" "$file" >"$CONF/.new"
     chmod 0644 "$CONF/.new"
     case $file in */slurmdbd.conf) chmod 0600 "$CONF/.new" ;; esac
     mv "$CONF/.new" "$CONF/${file##*/}"
@@ -17,7 +18,11 @@ render_conf() {
 }
 
 check_etc() { # a foreign Slurm's files are never replaced
-  [ "${STEELRAIL_DEV_ETC_SLURM:-yes}" = no ] && return 0
+  if [ "${STEELRAIL_DEV_ETC_SLURM:-yes}" = no ]; then
+    [ "$HOST_KIND" = namespaces ] ||
+      die 3 "STEELRAIL_DEV_ETC_SLURM must be yes where hosts have no $ETC of their own, is no: Snakemake's jobs would find another Slurm; use a machine that allows namespaces"
+    return 0
+  fi
   local file
   for file in "${LINKED[@]}"; do
     [ ! -e "$ETC/$file" ] && [ ! -L "$ETC/$file" ] && continue
@@ -80,8 +85,8 @@ dbd_up() { sacctmgr --noheader --parsable2 list cluster format=cluster; }
 
 # The cluster must be in the accounts before slurmctld starts, the user only before the first job.
 make_accounts() {
-  [ -e "$DIR/mysql/accounts-made" ] && return 0
   wait_for 60 dbd_up || { log_tail slurmdbd.log; die 1 "slurmdbd must answer, does not: see $DIR/log/slurmdbd.log"; }
+  [ -e "$DIR/mysql/accounts-made" ] && return 0
   sacctmgr --immediate --quiet add cluster steelrail-dev >/dev/null || true
   sacctmgr --immediate --quiet add account steelrail cluster=steelrail-dev description=dev organization=dev >/dev/null || true
   sacctmgr --immediate --quiet add user "$DEV_USER" account=steelrail defaultaccount=steelrail >/dev/null || true
