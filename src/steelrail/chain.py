@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import IO
 
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import read_artifact, write_artifact, write_whole
+from steelrail.artifacts.files import read_artifact, results_folder, write_artifact, write_whole
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder, this_process
+from steelrail.clients.store_requests import note_answered
 from steelrail.config import keys
 from steelrail.config.load import load_run
 from steelrail.config.prices import price_book_digest
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus
 from steelrail.errors import BusyError, ConfigError, SteelrailError, must
+from steelrail.launch.checks import check_init
 from steelrail.launch.inputs import folder_digest
 from steelrail.shards.edge import part_path, tokenizer_digest
 
@@ -64,14 +66,17 @@ class Chain:
     def start(self) -> None:
         """Take the run's lock and keep the listing for the jobs. Called when something is about to run.
 
-        Raises ``BusyError`` when another live process drives the same run.
+        Raises ``BusyError`` when another live process drives the same run, ``InputError`` when the initial weights do
+        not fit the model: the fabric job would be paid before the training job found that.
         """
         if not self.is_head:
             return
+        check_init(self.run)
         private_folder(Path(self.folder))
         _hold(_take_lock(Path(self.folder) / "snakemake.lock", self.run.name))
         os.environ[PARENT_VARIABLE] = this_process().text()
         write_artifact(Path(self.listing), self.corpus)
+        note_answered(Path(self.folder), "corpus", self.corpus_key)
         for old in self._failures():
             old.unlink()
 
@@ -117,7 +122,7 @@ def open_chain(word: str | None, is_head: bool) -> Chain:
     os.umask(0o077)  # what Snakemake itself writes below the run's folder is nobody else's business either
     run_file = f"config/{word or RUN_NAME}.yaml"
     run = load_run(run_file)
-    folder = Path(run.results) / run.name
+    folder = results_folder(run)
     if is_head:
         _refuse_credentials_in_environment(run)
     # Jobs read what the head kept, so that they do not list S3 again.

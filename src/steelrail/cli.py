@@ -12,13 +12,14 @@ from pathlib import Path
 
 from steelrail import chain, log
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import read_artifact
+from steelrail.artifacts.files import read_artifact, results_folder
 from steelrail.clients.disk import private_folder
 from steelrail.config.load import load_run
 from steelrail.config.schema import Run
 from steelrail.errors import SteelrailError
 
 _LOG = log.logger(__name__)
+_ABOUT = "Raw text in Parquet and a Slurm cluster of bare GPU nodes in; a trained model and an exact bill out."
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="steelrail", description=__doc__)
+    parser = argparse.ArgumentParser(prog="steelrail", description=_ABOUT)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
     for verb in VERBS:
@@ -162,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _log_to(path: str | None, run: Run) -> None:
     if path:
-        private_folder(Path(run.results) / run.name)
+        private_folder(results_folder(run))
         chain.leave_word(path, None)
         log.also_to(Path(path))
 

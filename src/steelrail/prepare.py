@@ -8,6 +8,7 @@ from typing import Any
 
 import submitit
 
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.shards import ShardsManifest
 from steelrail.clients.disk import private_folder
 from steelrail.clients.slurm import clean_environment
@@ -27,7 +28,7 @@ def prepare(run: Run) -> ShardsManifest:
 
     What the store already holds is not made again. Raises ``InputError``, ``ClusterError`` or ``StoreError``.
     """
-    folder = Path(run.results) / run.name
+    folder = results_folder(run)
     private_folder(folder)
     with only_driver(folder.absolute(), run.name):
         return _prepare(run, folder)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,14 +270,15 @@ def test_faults_one_after_another_leave_the_losses_as_they_were(
     assert newest(project, plain) == newest(project, name)
     record = project.json(f"{name}/train/record.json")
     assert (STEPS, "done", [job]) == (record["final_step"], record["ending"], record["job_ids"])
-    endings = [attempt["ending"] for attempt in record["attempts"]]
-    assert 7 == len(endings), endings
-    replayed(project, name, record)
+    # A node that came back may end a step at once, while its slurmd clears the old one away: an attempt of no step.
+    worked = [attempt for attempt in record["attempts"] if attempt["last_step"] is not None]
+    assert 7 == len(worked), [attempt["ending"] for attempt in record["attempts"]]
+    replayed(name, worked)
 
 
-def replayed(project: Project, name: str, record: dict[str, Any]) -> None:
+def replayed(name: str, attempts: list[dict[str, Any]]) -> None:
     """At most one interval is done twice after an abrupt end, at most one step where a save fits."""
-    for before, after in zip(record["attempts"], record["attempts"][1:], strict=False):
+    for before, after in pairwise(attempts):
         repeated = before["last_step"] - after["first_step"] + 1
         allowed = 1 if before["ending"] in ("requeued", "walltime") else INTERVAL
         assert repeated <= allowed, (name, before, after)
@@ -285,8 +287,8 @@ def replayed(project: Project, name: str, record: dict[str, Any]) -> None:
 def test_the_bill_of_the_disturbed_run_holds_every_attempt_and_balances(
     cluster: Cluster, project: Project, disturbed: tuple[str, subprocess.Popen[str]]
 ) -> None:
-    summary = project.json("faulty/cost/summary.json")
-    assert 7 == summary["attempts"]
+    summary, record = project.json("faulty/cost/summary.json"), project.json("faulty/train/record.json")
+    assert len(record["attempts"]) == summary["attempts"]
     assert summary["total_micro_usd"] == sum(one["micro_usd"] for one in summary["categories"].values())
     assert summary["total_micro_usd"] == sum(one["micro_usd"] for one in summary["segments"])
     assert summary["unattributed_share"] < 0.01

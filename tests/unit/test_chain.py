@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,12 @@ def test_other_initial_weights_run_train_again(tmp_path: Path) -> None:
         (weights / "model.safetensors").write_text(content)
         keys.add(_train_rule_key(tuned, tmp_path))
     assert 3 == len(keys)
+
+
+def test_snakemake_does_not_start_with_weights_that_do_not_fit(chain: Chain, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    tuned = chain.run.model_copy(update={"train": chain.run.train.model_copy(update={"init_from": str(weights)})})
+    with pytest.raises(InputError, match="weights must be a safetensors file"):
+        replace(chain, run=tuned).start()
+    assert not Path(chain.listing).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from steelrail.artifacts.files import Artifact, Provenance
+from steelrail.artifacts.requests import Requests
 
 
 class CategoryCost(Artifact):
@@ -46,10 +47,25 @@ class Comparison(Artifact):
     stale: bool
 
 
+class RequestsCost(Artifact):
+    """Requests to the store, beside the bill. ``micro_usd`` is none when they cannot be priced: ``reason`` says why.
+
+    ``counts``: by stage (processes that have no attempt) and by attempt (its ranks); ``total`` is their sum.
+    """
+
+    counts: dict[str, Requests]
+    total: Requests
+    micro_usd: int | None
+    reason: str | None
+    service: str | None
+    read_on: str | None
+    source: str | None
+
+
 class CostSummary(Artifact):
     """``results/<run>/cost/summary.json``. ``categories`` sum to ``total_micro_usd`` (none: unavailable) exactly."""
 
-    version: int = 1
+    version: int = 2
     run: str
     key: str
     train_key: str
@@ -65,6 +81,7 @@ class CostSummary(Artifact):
     goodput: float
     micro_usd_per_million_tokens: int | None
     storage_micro_usd_per_month: int | None
+    requests: RequestsCost
     provider: str
     sku: str
     usd_per_gpu_hour: str

@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 from steelrail.config.schema import Category
 
+_BLOCK_BYTES = 64 * 1024
 Kind = Literal[
     "enter",
     "step",
@@ -27,6 +28,7 @@ Kind = Literal[
     "check",
     "heldout",
     "note",
+    "requests",
     "attempt_start",
     "attempt_end",
     "end",
@@ -42,6 +44,7 @@ class Event:
     - save: ``step``, ``bytes``, ``stall_seconds``; durable: ``step``, ``where`` (nvme or store), ``bytes``, ``seconds``
     - restore: ``step``, ``epoch``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
     - heldout: ``step``, ``loss``; note: ``text``
+    - requests: ``put``, ``get``, ``list``, ``delete`` that the store answered since the last such event of this rank
     - attempt_start / attempt_end (supervisor only): see ``launch.supervise``
     - end: ``exit_code``, ``reason``
     """
@@ -96,10 +99,24 @@ def _drop_torn_end(path: Path) -> None:
     """Cut a last line that a killed writer left without its end: the next one would be joined to it, both lost."""
     if not path.exists():
         return
-    whole = path.read_bytes()
-    end = whole.rfind(b"\n") + 1
-    if end < len(whole):
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = _end_of_last_line(file, size)
+    if end < size:
         os.truncate(path, end)
+
+
+def _end_of_last_line(file: BinaryIO, size: int) -> int:
+    """Return where the last whole line ends, 0 when there is none. Reads from the end: the file may be gigabytes."""
+    at = size
+    while at > 0:
+        start = max(0, at - _BLOCK_BYTES)
+        file.seek(start)
+        found = file.read(at - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        at = start
+    return 0
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -71,7 +71,11 @@ class Finding(Artifact):
 
 
 class FabricReport(Artifact):
-    """``results/<run>/fabric/report.json``: baseline, verdict, exclude list and receipt."""
+    """``results/<run>/fabric/report.json``: baseline, verdict, exclude list and receipt.
+
+    ``exclude`` names the hosts that training must leave out. ``replaces`` is the job whose unfit hosts were left out of
+    this one ("" where it is the first), ``left_out`` what that job found against them.
+    """
 
     version: int = 1
     run: str
@@ -89,3 +93,5 @@ class FabricReport(Artifact):
     measured: float
     valid_until: float
     provenance: Provenance
+    replaces: str = ""
+    left_out: tuple[Finding, ...] = ()

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from steelrail.config.schema import Run
 from steelrail.errors import InputError, must
 
 
@@ -38,6 +39,11 @@ class Provenance(Artifact):
     versions: dict[str, str]
     inputs: dict[str, str]
     config_digest: str
+
+
+def results_folder(run: Run) -> Path:
+    """Return ``results/<run>``, where everything of a run lies; relative where the run file is (``results``)."""
+    return Path(run.results) / run.name
 
 
 def write_artifact(path: Path, artifact: Artifact) -> None:

@@ -44,7 +44,7 @@ class Attempt(Artifact):
 
 
 class TrainRecord(Artifact):
-    """``results/<run>/train/record.json``."""
+    """``results/<run>/train/record.json``. ``mfu`` is that of the last attempt's middle step; none on the CPU."""
 
     version: int = 1
     run: str
@@ -58,6 +58,7 @@ class TrainRecord(Artifact):
     tokens: int
     heldout_first: float | None
     heldout_last: float | None
+    mfu: float | None = None
     fabric_digest: str | None
     placement: dict[str, str]
     provenance: Provenance

@@ -10,6 +10,7 @@ from botocore.config import Config
 
 from steelrail.clients import store_transfer
 from steelrail.clients.store_faults import CREDENTIAL_ERRORS, explain, no_credentials
+from steelrail.clients.store_requests import ANSWERED
 from steelrail.config import schema
 from steelrail.errors import StoreError
 
@@ -61,4 +62,6 @@ def _client(session: boto3.Session, config: schema.Store) -> S3Client:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    return session.client("s3", endpoint_url=config.endpoint, config=options)
+    client = session.client("s3", endpoint_url=config.endpoint, config=options)
+    client.meta.events.register("response-received.s3", ANSWERED.heard)
+    return client

@@ -123,8 +123,10 @@ def price_for(run: Run, at: float) -> PriceRow:
 def price_in(book: PriceBook, run: Run, at: float) -> PriceRow:
     """Return the rate in ``book`` that ``run`` pays at ``at`` (Unix seconds).
 
-    Raises ``ConfigError``: no such provider or SKU, none in force, not the shape's GPU, or stale and refused.
+    Raises ``ConfigError``: no such provider, SKU or store, none in force, not the shape's GPU, or stale and refused.
     """
+    if run.cost.store_service is not None:
+        require_service(book, run.cost.store_service)
     row = row_at(book, run.cost.provider, run.cost.sku, day(at))
     wanted = GPU_OF_SHAPE.get(run.shape.gpu)
     if wanted and row.gpu != wanted:
@@ -170,6 +172,20 @@ def rows_on(book: PriceBook, on: date) -> tuple[PriceRow, ...]:
         if row.effective_from <= on:
             newest[row.provider, row.sku] = row
     return tuple(sorted(newest.values(), key=lambda row: (usd_per_gpu_hour(row), row.provider, row.sku)))
+
+
+def storage_on(book: PriceBook, on: date) -> tuple[StorageRow, ...]:
+    """Return the newest row in force on a day of every (service, region)."""
+    return tuple({(row.service, row.region): row for row in book.storage if row.effective_from <= on}.values())
+
+
+def require_service(book: PriceBook, service: str) -> None:
+    """Raise ``ConfigError``, naming the nearest, unless the book knows a store of this name."""
+    names = sorted({row.service for row in book.storage})
+    if service not in names:
+        near = difflib.get_close_matches(service, names, n=1, cutoff=0.5)
+        do = f"did you mean {near[0]}? Else add a row" if near else f"choose one of {', '.join(names)}, or add a row"
+        raise ConfigError(must("cost.store_service", "in the price book", service, "cost", do))
 
 
 def usd_per_gpu_hour(row: PriceRow) -> Decimal:

@@ -16,6 +16,8 @@ NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 SLURM_WORD = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$"
 ONE_LINE = r"^[^\r\n\x00]*$"
 ENV_NAME = r"^[A-Z][A-Z0-9_]{0,63}$"
+# What separates mounts and their parts cannot stand in a path; both runtimes know no quoting.
+MOUNT = r"^/[^,:\r\n\x00]*(:/[^,:\r\n\x00]*(:(ro|rw))?)?$"
 SECRET_NAME = re.compile(r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|SECRET_ACCESS_KEY|ACCESS_KEY_ID)$")
 
 SlurmWord = Annotated[str, Field(pattern=SLURM_WORD)]
@@ -135,6 +137,26 @@ class Shape(Section):
         return self
 
 
+class Container(Section):
+    """The image in which the ranks of the fabric and train jobs run; head and supervisor stay outside."""
+
+    runtime: Literal["pyxis", "apptainer"] = Field(
+        description="What starts it: pyxis, by options of srun, or apptainer, before each rank's command."
+    )
+    image: Annotated[str, Field(pattern=r"^[^\s\x00-][^\r\n\x00]{0,999}$")] = Field(
+        description="Image, as the runtime names it: nvcr.io#nvidia/pytorch:25.10-py3 or a .sqsh file (pyxis), a .sif "
+        "file (apptainer)."
+    )
+    python: PathText = Field(
+        default="python3",
+        description="Python inside, with the packages that Steelrail needs (its own code is mounted).",
+    )
+    mounts: tuple[Annotated[str, Field(pattern=MOUNT, max_length=1000)], ...] = Field(
+        default=(),
+        description="Mounts beside what the ranks need: /path, /outside:/inside or /outside:/inside:ro.",
+    )
+
+
 class Slurm(Section):
     """What is asked of Slurm for the fabric and train jobs."""
 
@@ -170,6 +192,7 @@ class Slurm(Section):
         default=(),
         description="Shell lines run before the job's Python starts (module loads); they are code, used as written.",
     )
+    container: Container | None = Field(default=None, description="Image in which the ranks run (none: bare).")
     environment: dict[Annotated[str, Field(pattern=ENV_NAME)], Line] = Field(
         default={}, description="Environment variables of the ranks (NCCL_*, GLOO_*); recorded, so never a secret."
     )
@@ -179,6 +202,12 @@ class Slurm(Section):
         names = ", ".join(sorted(name for name in self.environment if SECRET_NAME.search(name)))
         if names:
             raise ValueError(f"environment must be without secrets, is with {names}: use ~/.aws/credentials or a file")
+        return self
+
+    @model_validator(mode="after")
+    def _container_in_slurm(self) -> Slurm:
+        if self.container is not None and self.executor == "local":
+            raise ValueError("container must be left out with executor: local, is given: remove it, or use slurm")
         return self
 
 
@@ -235,7 +264,11 @@ class Fabric(Section):
         default=512, ge=64, le=32_768, description="Side of the square matrices multiplied on each GPU."
     )
     slow_ratio: float = Field(
-        default=0.5, gt=0.0, lt=1.0, description="A link or GPU is unfit below this share of the median of its kind."
+        default=0.5,
+        gt=0.0,
+        lt=1.0,
+        description="A link or GPU is unfit below this share of the median of its kind (on the CPU, whose cores ranks "
+        "share, a link is below half of this, and a core is only warned of).",
     )
     max_jitter: float = Field(
         default=50.0,
@@ -385,6 +418,12 @@ class Cost(Section):
     price_book: PathText = Field(default="config/prices", description="Folder of dated price books.")
     provider: Line = Field(default="runpod", description="Provider that is paid.")
     sku: Line = Field(default="h100-sxm-secure", description="What is rented there, as the price book names it.")
+    store_service: Line | None = Field(
+        default=None,
+        min_length=1,
+        description="What the store is in the price book, such as aws-s3-standard (none: that without an endpoint, "
+        "else not known).",
+    )
     cpu_usd_per_hour: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6})?$")] = Field(
         default="0.04", description="Dollars per CPU-hour of a partition without GPUs (a quoted decimal)."
     )

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelrail.artifacts.corpus import CorpusManifest, CorpusObject, ListedObject, Listing, RowGroup
-from steelrail.artifacts.files import write_artifact
+from steelrail.artifacts.files import results_folder, write_artifact
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
 from steelrail.clients.inputs import InputObject, Inputs
 from steelrail.clients.progress import Meter, progress
 from steelrail.clients.provenance import provenance
+from steelrail.clients.store_requests import note_answered
 from steelrail.config import keys
 from steelrail.config.schema import Run
 from steelrail.corpus import footer
@@ -31,7 +32,7 @@ _log = logger(__name__)
 
 def manifest_path(run: Run) -> Path:
     """Return where the corpus manifest of a run is."""
-    return Path(run.results) / run.name / "corpus" / "manifest.json"
+    return results_folder(run) / "corpus" / "manifest.json"
 
 
 def list_corpus(run: Run) -> Listing:
@@ -46,7 +47,8 @@ def run_stage(run: Run, listing: Listing) -> CorpusManifest:
     """Open every listed object, write ``corpus/manifest.json`` and return it. Raises ``InputError``."""
     started = clock.now()
     manifest = make_manifest(run, listing, read_objects(run, listing), started)
-    private_folder(Path(run.results) / run.name)
+    private_folder(results_folder(run))
+    note_answered(results_folder(run), "corpus", manifest.key)
     write_artifact(manifest_path(run), manifest)
     size = show_bytes(manifest.size_bytes)
     _log.info("corpus: %d objects, %d rows, %s", len(manifest.objects), manifest.num_rows, size)

@@ -1,13 +1,26 @@
-"""Whether Slurm's accounting tells all of a run: what is still missing, in words. Pure."""
+"""Which jobs are a run's, and whether Slurm's accounting tells all of them: what is still missing, in words. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
+from steelrail.artifacts.jobs import NotedJob
 from steelrail.artifacts.train import Attempt
 from steelrail.cost.segments import Stage, segments, unbilled
 from steelrail.errors import must
 from steelrail.formats.sacct import SacctRow, over
+
+
+def jobs_of(
+    noted: Iterable[NotedJob], keys: Set[tuple[str, str]], known: Mapping[Stage, Iterable[str]]
+) -> dict[str, Stage]:
+    """Return every job of a run that Slurm can know, and its stage: those that failed too.
+
+    ``keys``: (stage, key) that noted jobs must have worked for; ``known``: jobs that artifacts name.
+    """
+    found: dict[str, Stage] = {job.job_id: job.stage for job in noted if (job.stage, job.key) in keys}
+    found |= {job_id: stage for stage, job_ids in known.items() for job_id in job_ids}
+    return {job_id: stage for job_id, stage in found.items() if job_id.isdecimal()}
 
 
 def missing(

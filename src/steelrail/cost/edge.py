@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from steelrail.artifacts.corpus import CorpusManifest
-from steelrail.artifacts.cost import CostSummary
-from steelrail.artifacts.events import Event, read_events
+from steelrail.artifacts.cost import CostSummary, RequestsCost
 from steelrail.artifacts.fabric import FabricReport
-from steelrail.artifacts.files import Artifact, read_artifact, write_artifact, write_whole
+from steelrail.artifacts.files import Artifact, read_artifact, results_folder, write_artifact, write_whole
 from steelrail.artifacts.jobs import NotedJob, noted_jobs
+from steelrail.artifacts.requests import Requests, noted_requests
 from steelrail.artifacts.shards import ShardsManifest
-from steelrail.artifacts.train import Attempt, TrainRecord
+from steelrail.artifacts.train import TrainRecord
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
@@ -38,21 +38,19 @@ from steelrail.config.prices import (
     usd_per_gpu_hour,
 )
 from steelrail.config.schema import Run
-from steelrail.cost import balance, compare, pieces, storage
-from steelrail.cost.accounts import missing
+from steelrail.cost import balance, compare, pieces, requests, storage
+from steelrail.cost.accounts import jobs_of, missing
 from steelrail.cost.balance import BilledPiece, Rates
 from steelrail.cost.ledger import ledger_table
 from steelrail.cost.pictures import Array, Curve
-from steelrail.cost.pieces import Cut, Reports
+from steelrail.cost.pieces import Cut
+from steelrail.cost.reader import Reader
 from steelrail.cost.report import Page, render
 from steelrail.cost.segments import Segment, Stage, as_if_paid, segments
-from steelrail.cost.spend import over_budget, spent_so_far
 from steelrail.errors import AccountingError
 from steelrail.formats.sacct import SacctRow, job_rows
 from steelrail.log import logger
 from steelrail.units import SECONDS_PER_HOUR, show_usd
-
-__all__ = ["over_budget", "run_stage", "spent_so_far", "summary_path"]
 
 # sacct lags by 2 to 5 s as a rule; a controller that restarts sends its rows later.
 WAIT_SECONDS = 120.0
@@ -77,16 +75,19 @@ class Left:
     def stages(self) -> dict[str, Stage]:
         """Every job of the run that Slurm knows, and its stage: those that failed too."""
         own = {("shards", self.shards.key), ("fabric", self.fabric.key)}
-        found: dict[str, Stage] = {job.job_id: job.stage for job in self.noted if (job.stage, job.key) in own}
-        found |= dict.fromkeys(self.shards.job_ids, "shards")
-        found |= {self.fabric.job_id: "fabric", **dict.fromkeys(self.record.job_ids, "train")}
-        return {job_id: stage for job_id, stage in found.items() if job_id.isdecimal()}
+        made: Mapping[Stage, Sequence[str]] = {
+            "shards": self.shards.job_ids,
+            "fabric": (self.fabric.job_id,),
+            "train": self.record.job_ids,
+        }
+        return jobs_of(self.noted, own, made)
 
 
 @dataclass(frozen=True)
 class Bill:
-    """Everything priced."""
+    """Everything priced. ``on``: the day whose prices count."""
 
+    on: date
     row: PriceRow
     stale: bool
     paid: tuple[Segment, ...]
@@ -94,9 +95,19 @@ class Bill:
     pieces: tuple[BilledPiece, ...]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What the store costs besides: at every store of the book, and at the run's own where the book knows it."""
+
+    kept: storage.Stored
+    stores: tuple[storage.StorageCost, ...]
+    own: storage.StorageCost | None
+    requests: RequestsCost
+
+
 def summary_path(run: Run) -> Path:
     """Return where the summary of a run's bill is."""
-    return _folder(run) / "cost" / "summary.json"
+    return results_folder(run) / "cost" / "summary.json"
 
 
 def run_stage(run: Run, slurm: Slurm | None = None) -> CostSummary:
@@ -112,15 +123,15 @@ def run_stage(run: Run, slurm: Slurm | None = None) -> CostSummary:
 
 
 def _priced(run: Run, left: Left, started: float, slurm: Slurm) -> CostSummary:
-    reader = _Reader(run, left.record.key)
+    reader = _reader(run, left)
     book = load_price_book(run.cost.price_book)
     jobs = _wait_for_accounts(slurm, left)
     bill = _bill(run, left, segments(jobs, left.stages), reader, book)
-    kept = _stored(run, left, reader)
+    beside = _beside(run, left, bill, reader, book)
     share = balance.unattributed_share(bill.pieces)
-    summary = _summary(run, left, bill, book, kept, started)
+    summary = _summary(run, left, bill, book, beside, started)
     _write_ledger(run, bill.pieces)
-    _write_report(run, left, summary, bill, book, kept)
+    _write_report(run, left, summary, bill, beside)
     if share > balance.MAX_UNATTRIBUTED:
         reason = f"{share:.2%} of the bill is unattributed"
         unbalanced = summary.model_copy(update={"status": "estimated", "reason": reason})
@@ -134,13 +145,13 @@ def _priced(run: Run, left: Left, started: float, slurm: Slurm) -> CostSummary:
 
 def _unpriced(run: Run, left: Left, started: float, reason: str) -> CostSummary:
     """Without accounting: time by the run's own events, no money anywhere."""
-    reader = _Reader(run, left.record.key)
+    reader = _reader(run, left)
     paid = as_if_paid(left.record.attempts, run.shape.num_gpus)
     book = load_price_book(run.cost.price_book)
-    row = price_in(book, run, paid[0].start if paid else started)
-    bill = Bill(row, False, (), tuple(_cut(paid, left, reader)), ())
-    kept = _stored(run, left, reader)
-    summary = _summary(run, left, bill, book, kept, started).model_copy(
+    begin = paid[0].start if paid else started
+    bill = Bill(day(begin), price_in(book, run, begin), False, (), tuple(_cut(paid, left, reader)), ())
+    beside = _beside(run, left, bill, reader, book)
+    summary = _summary(run, left, bill, book, beside, started).model_copy(
         update={
             "status": "unavailable",
             "reason": reason,
@@ -151,7 +162,7 @@ def _unpriced(run: Run, left: Left, started: float, reason: str) -> CostSummary:
         }
     )
     _write_ledger(run, ())
-    _write_report(run, left, summary, bill, book, kept)
+    _write_report(run, left, summary, bill, beside)
     write_artifact(summary_path(run), summary)
     _log.warning("cost: unavailable, %s", reason)
     return summary
@@ -176,13 +187,13 @@ def _wait_for_accounts(slurm: Slurm, left: Left) -> Mapping[str, Sequence[SacctR
         clock.sleep(POLL_SECONDS)
 
 
-def _bill(run: Run, left: Left, paid: tuple[Segment, ...], reader: _Reader, book: PriceBook) -> Bill:
+def _bill(run: Run, left: Left, paid: tuple[Segment, ...], reader: Reader, book: PriceBook) -> Bill:
     begin = _begin(paid)
     row = price_in(book, run, begin)
     cuts = tuple(_cut(paid, left, reader))
     rates = Rates(usd_per_gpu_hour(row), Decimal(run.cost.cpu_usd_per_hour))
     stale = is_stale(row, day(begin), run.cost.max_age_days)
-    return Bill(row, stale, paid, cuts, balance.bill(cuts, rates))
+    return Bill(day(begin), row, stale, paid, cuts, balance.bill(cuts, rates))
 
 
 def _begin(paid: Sequence[Segment]) -> float:
@@ -191,7 +202,7 @@ def _begin(paid: Sequence[Segment]) -> float:
     return min(training or [one.start for one in paid])
 
 
-def _cut(paid: Sequence[Segment], left: Left, reader: _Reader) -> list[Cut]:
+def _cut(paid: Sequence[Segment], left: Left, reader: Reader) -> list[Cut]:
     train = [one for one in paid if one.stage == "train"]
     width = max((one.end for one in train), default=0.0) - min((one.start for one in train), default=0.0)
     done = {
@@ -203,47 +214,9 @@ def _cut(paid: Sequence[Segment], left: Left, reader: _Reader) -> list[Cut]:
     return [done[id(one)] for one in paid]
 
 
-class _Reader:
-    """Reads the ranks' events once, a rank at a time, and notes on the way what reached the store."""
-
-    def __init__(self, run: Run, train_key: str) -> None:
-        self._root = RunFolder(_folder(run) / "train" / train_key)
-        self.sizes: dict[int, int] = {}
-
-    def reports(self, attempt: Attempt) -> Reports:
-        """Return what the ranks of one attempt reported."""
-        own = self._root.events(attempt.attempt, 0).parent.glob(f"attempt-{attempt.attempt:04d}-rank-*.jsonl")
-        hosts = {int(path.stem.rsplit("-", 1)[1]): _first_host(path) for path in own}
-        return Reports(hosts, lambda rank: self._read(attempt, rank))
-
-    def _read(self, attempt: Attempt, rank: int) -> Sequence[Event]:
-        events = _events(self._root.events(attempt.attempt, rank))
-        for step, size in storage.durable_bytes(events).items():
-            # A step saved again after a restart takes the place of the first: only one of them is kept.
-            self.sizes[step] = max(self.sizes.get(step, 0), size)
-        return events
-
-
-def _first_host(path: Path) -> str:
-    return next((event.host for event in _events(path, most=1)), "")
-
-
-def _events(path: Path, most: int | None = None) -> list[Event]:
-    found: list[Event] = []
-    try:
-        for event in read_events(path):
-            found.append(event)
-            if len(found) == most:
-                break
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        _log.warning("events of %s are damaged after line %d (%s): the rest is not used", path, len(found), error)
-    return found
-
-
-def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, kept: storage.Stored, started: float) -> CostSummary:
+def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, beside: Beside, started: float) -> CostSummary:
     key = keys.cost_key(run, book_digest(book))
     total = sum(one.micro_usd for one in bill.pieces)
-    on = day(_begin(bill.paid) if bill.paid else started)
     inputs = {
         "train": left.record.key,
         "shards": left.shards.data_digest,
@@ -251,7 +224,6 @@ def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, kept: storage.St
         "fabric": left.fabric.hardware_digest,
         "price book": book_digest(book),
     }
-    month = storage.month_at(storage.price_storage(book, on, kept), HOME_STORE) if run.store.endpoint is None else None
     return CostSummary(
         run=run.name,
         key=key,
@@ -267,11 +239,12 @@ def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, kept: storage.St
         unattributed_share=balance.unattributed_share(bill.pieces),
         goodput=balance.goodput(bill.cuts),
         micro_usd_per_million_tokens=balance.per_million_tokens(total, left.record.tokens),
-        storage_micro_usd_per_month=month,
+        storage_micro_usd_per_month=beside.own.micro_usd_per_month if beside.own else None,
+        requests=beside.requests,
         provider=bill.row.provider,
         sku=bill.row.sku,
         usd_per_gpu_hour=f"{usd_per_gpu_hour(bill.row).normalize():f}",
-        comparisons=compare.compare(book, bill.row, on, bill.paid, run.cost.max_age_days),
+        comparisons=compare.compare(book, bill.row, bill.on, bill.paid, run.cost.max_age_days),
         provenance=provenance("cost", key, run, inputs, started),
     )
 
@@ -283,10 +256,7 @@ def _write_ledger(run: Run, billed: Sequence[BilledPiece]) -> None:
     write_whole(summary_path(run).with_name("ledger.parquet"), buffer.getvalue())
 
 
-def _write_report(
-    run: Run, left: Left, summary: CostSummary, bill: Bill, book: PriceBook, kept: storage.Stored
-) -> None:
-    on = day(min((one.start for one in bill.paid), default=summary.provenance.started))
+def _write_report(run: Run, left: Left, summary: CostSummary, bill: Bill, beside: Beside) -> None:
     page = Page(
         run=run,
         summary=summary,
@@ -296,9 +266,9 @@ def _write_report(
         shards=left.shards,
         fabric=left.fabric,
         bands=tuple(band for cut in bill.cuts if cut.segment.stage == "train" for band in cut.bands),
-        curves=_curves(_folder(run) / "train" / "metrics.parquet"),
-        storage=storage.price_storage(book, on, kept),
-        stored=kept,
+        curves=_curves(results_folder(run) / "train" / "metrics.parquet"),
+        storage=beside.stores,
+        stored=beside.kept,
     )
     write_whole(summary_path(run).with_name("report.html"), render(page).encode())
 
@@ -317,14 +287,30 @@ def _curve(columns: Mapping[str, Array], attempt: int) -> Curve:
     return Curve(attempt, columns["step"][own], columns["loss"][own], columns["tokens_per_s"][own], heldout)
 
 
-def _stored(run: Run, left: Left, reader: _Reader) -> storage.Stored:
-    return storage.stored(
-        reader.sizes, run.checkpoints.keep_last, sum(one.size_bytes for one in left.shards.data_shards)
-    )
+def _beside(run: Run, left: Left, bill: Bill, reader: Reader, book: PriceBook) -> Beside:
+    """Price what the run keeps in the store and what it asked of it; after the cutting, which reads all events."""
+    shard_bytes = sum(one.size_bytes for one in left.shards.data_shards)
+    kept = storage.stored(reader.sizes, run.checkpoints.keep_last, shard_bytes)
+    keys_of = {("corpus", left.corpus.key), ("shards", left.shards.key), ("train", left.record.key)}
+    counts = requests.by_process(noted_requests(results_folder(run)), keys_of, reader.requests)
+    fault = requests.uncounted(counts, left.record.attempts)
+    asked = None if fault else sum(counts.values(), Requests())
+    stores = storage.price_storage(book, bill.on, kept, asked)
+    own = storage.cost_at(stores, _store_service(run))
+    return Beside(kept, stores, own, requests.bill_requests(counts, fault, own.row if own else None))
+
+
+def _store_service(run: Run) -> str | None:
+    """What the run's store is called in the price book, where that can be told."""
+    return run.cost.store_service or (HOME_STORE if run.store.endpoint is None else None)
+
+
+def _reader(run: Run, left: Left) -> Reader:
+    return Reader(RunFolder(results_folder(run) / "train" / left.record.key))
 
 
 def _left(run: Run) -> Left:
-    folder = _folder(run)
+    folder = results_folder(run)
     return Left(
         record=read_artifact(folder / "train" / "record.json", TrainRecord),
         shards=read_artifact(folder / "shards" / "manifest.json", ShardsManifest),
@@ -332,7 +318,3 @@ def _left(run: Run) -> Left:
         fabric=read_artifact(folder / "fabric" / "report.json", FabricReport),
         noted=noted_jobs(folder),
     )
-
-
-def _folder(run: Run) -> Path:
-    return Path(run.results) / run.name

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from steelrail.artifacts.cost import BilledSegment, Comparison, CostSummary
+from steelrail.artifacts.cost import BilledSegment, Comparison, CostSummary, RequestsCost
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.shards import ShardsManifest
 from steelrail.artifacts.train import Attempt, Ending, TrainRecord
@@ -83,6 +83,7 @@ def _view(page: Page) -> dict[str, Any]:
         "segments": [_segment(one) for one in summary.segments],
         "storage": [_storage(one) for one in page.storage],
         "stored": _stored(page.stored),
+        "requests": _requests(page.summary.requests),
         "assumptions": _assumptions(page),
         "pictures": {name: Markup(text) for name, text in _pictures(page).items()},
         "made": clock_time(summary.provenance.ended, seconds=False) + " UTC",
@@ -302,7 +303,8 @@ def _storage(one: StorageCost) -> dict[str, object]:
         "region": one.row.region,
         "rate": rate(one.row.usd_gb_month),
         "month": usd(one.micro_usd_per_month),
-        "leave": "not known" if one.micro_usd_to_leave is None else usd(one.micro_usd_to_leave),
+        "leave": usd(one.micro_usd_to_leave),
+        "requests": usd(one.micro_usd_of_requests),
         "read_on": one.row.read_on.isoformat(),
         "source": one.row.source,
         "note": one.row.note,
@@ -312,8 +314,21 @@ def _storage(one: StorageCost) -> dict[str, object]:
 def _stored(kept: Stored) -> str:
     return (
         f"The run keeps {show_bytes(kept.checkpoint_bytes)} in {kept.checkpoints} checkpoints and "
-        f"{show_bytes(kept.shard_bytes)} of data shards. Below, a month of that at the book's stores; not in the total."
+        f"{show_bytes(kept.shard_bytes)} of data shards. Below, at the book's stores: a month of that, the run's "
+        "requests, and taking all of it out to the Internet once. None of it is in the total."
     )
+
+
+def _requests(made: RequestsCost) -> str:
+    """What was asked of the store, and what that cost at the run's own one."""
+    total = made.total
+    said = (
+        f"The store answered {total.put:,} PUT, {total.list:,} LIST, {total.get:,} GET and {total.delete:,} DELETE "
+        f"requests (parts count as PUT, HEAD as GET)"
+    )
+    if made.micro_usd is None:
+        return f"{said}; their cost is not known: {made.reason}."
+    return f"{said}: {usd(made.micro_usd)} at {made.service}, by {made.source}, read {made.read_on}."
 
 
 def _assumptions(page: Page) -> list[tuple[str, str]]:

@@ -52,17 +52,21 @@ class Window:
     end: float
 
 
-def segments(jobs: Mapping[str, Sequence[SacctRow]], stages: Mapping[str, Stage]) -> tuple[Segment, ...]:
+def segments(
+    jobs: Mapping[str, Sequence[SacctRow]], stages: Mapping[str, Stage], now: float | None = None
+) -> tuple[Segment, ...]:
     """Return the billable segments of the jobs in ``stages`` (own rows, oldest first), in time order.
 
     Rows that never started are free. No two rows of one job are paid at once: the later begins where the earlier ended.
+    Rows that are not over end ``now`` (Unix seconds); none: they are left out.
     """
-    found = [one for job_id, stage in stages.items() for one in _of_job(stage, job_id, jobs.get(job_id, ()))]
+    found = [one for job_id, stage in stages.items() for one in _of_job(stage, job_id, jobs.get(job_id, ()), now)]
     return tuple(sorted(found, key=lambda one: (one.start, one.job_id, one.segment)))
 
 
-def _of_job(stage: Stage, job_id: str, rows: Sequence[SacctRow]) -> list[Segment]:
-    ran = [row for row in rows if row.start is not None and row.end is not None]
+def _of_job(stage: Stage, job_id: str, rows: Sequence[SacctRow], now: float | None) -> list[Segment]:
+    until = [replace(row, end=now) if row.end is None else row for row in rows]
+    ran = [row for row in until if row.start is not None and row.end is not None]
     return _apart([_segment(stage, job_id, number, row) for number, row in enumerate(ran)])
 
 

@@ -1,4 +1,4 @@
-"""What keeping the run's state costs a month, beside the bill: bytes in the store at the book's rates. Pure."""
+"""What the store costs beside the bill: a month of the bytes kept, and the requests, at the book's rates. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from datetime import date
 from decimal import Decimal
 
 from steelrail.artifacts.events import Event
-from steelrail.config.prices import PriceBook, StorageRow
+from steelrail.artifacts.requests import Requests
+from steelrail.config.prices import PriceBook, StorageRow, storage_on
+from steelrail.cost.requests import charge_requests
 from steelrail.units import GB, micro_usd
 
 
@@ -28,11 +30,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class StorageCost:
-    """One store's month for what is kept, and its price for reading all of it once from outside (none: not known)."""
+    """One store's month for what is kept, its price for reading all of it once from outside, and for the requests
+    that the run made (none: not known)."""
 
     row: StorageRow
     micro_usd_per_month: int
     micro_usd_to_leave: int | None
+    micro_usd_of_requests: int | None
 
 
 def durable_bytes(events: Iterable[Event]) -> dict[int, int]:
@@ -50,18 +54,22 @@ def stored(sizes: Mapping[int, int], keep_last: int, shard_bytes: int) -> Stored
     return Stored(sum(sizes[step] for step in kept), len(kept), shard_bytes)
 
 
-def price_storage(book: PriceBook, on: date, kept: Stored) -> tuple[StorageCost, ...]:
-    """Return the month at every store of the book whose rate was in force, cheapest first."""
-    newest = {(row.service, row.region): row for row in book.storage if row.effective_from <= on}
-    return tuple(sorted((_cost(row, kept) for row in newest.values()), key=lambda one: one.micro_usd_per_month))
+def price_storage(book: PriceBook, on: date, kept: Stored, asked: Requests | None) -> tuple[StorageCost, ...]:
+    """Return what every store of the book would charge whose rate was in force, cheapest month first.
+
+    ``asked``: the requests that the run made (none: nobody counted them all).
+    """
+    costs = (_cost(row, kept, asked) for row in storage_on(book, on))
+    return tuple(sorted(costs, key=lambda one: one.micro_usd_per_month))
 
 
-def _cost(row: StorageRow, kept: Stored) -> StorageCost:
+def _cost(row: StorageRow, kept: Stored, asked: Requests | None) -> StorageCost:
     gigabytes = Decimal(kept.total_bytes) / GB
     leave = None if row.usd_gb_egress is None else micro_usd(gigabytes * Decimal(row.usd_gb_egress))
-    return StorageCost(row, micro_usd(gigabytes * Decimal(row.usd_gb_month)), leave)
+    requests = None if asked is None else charge_requests(row, asked)
+    return StorageCost(row, micro_usd(gigabytes * Decimal(row.usd_gb_month)), leave, requests)
 
 
-def month_at(costs: Iterable[StorageCost], service: str) -> int | None:
-    """Return the month at one service, or none when the book does not know it."""
-    return next((one.micro_usd_per_month for one in costs if one.row.service == service), None)
+def cost_at(costs: Iterable[StorageCost], service: str | None) -> StorageCost | None:
+    """Return what one service charges, or none when it is not said, not in force then, or of low trust."""
+    return next((one for one in costs if one.row.service == service and one.row.trust != "low"), None)

@@ -72,8 +72,8 @@ class _Track:
         self._ended = False
 
     def take(self, event: Event) -> None:
-        """Add one event. After the rank's end only its background threads speak; their words move no time."""
-        if self._ended:
+        """Add one event. After the end only background threads speak, and requests are always theirs: no time moves."""
+        if self._ended or event.kind == "requests":
             return
         if event.kind == "step":
             self._step(event)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from steelrail.artifacts.fabric import DeviceFact, Measurement, NodeFact, PairMeasurement
 from steelrail.artifacts.files import Artifact
+from steelrail.errors import FabricError
 
 
 class RankFact(Artifact):
@@ -35,14 +36,19 @@ class Facts(Artifact):
     seconds: dict[str, float]
 
 
+class AbsentError(FabricError):
+    """Some ranks did not come to where all meet."""
+
+
 class RankError(Artifact):
-    """``error-rank-N.json`` in the job folder: why a rank ended."""
+    """``error-rank-N.json`` in a try's folder: why a rank ended. ``again``: another try may go better."""
 
     rank: int
     host: str
     kind: str
     message: str
     doing: str
+    again: bool
 
 
 def merge_nodes(facts: Iterable[RankFact]) -> tuple[NodeFact, ...]:

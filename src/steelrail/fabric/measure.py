@@ -66,11 +66,10 @@ def measure_pairs(world: World) -> tuple[PairMeasurement, ...]:
     Disjoint pairs run at once. Pairs that look slow are measured again alone, and the best time counts.
     """
     own: list[PairMeasurement] = []
-    single = world.place.num_nodes == 1
-    if not single and (world.device.type == "cuda" or world.place.local_rank == 0):
-        own += _play(node_players(world.hosts, world.place.local_rank), world)
-    dist.barrier()
-    if single or world.device.type == "cuda":
+    on_gpus, single = world.device.type == "cuda", world.place.num_nodes == 1
+    if not single:
+        own += _play(node_players(world.hosts, world.place.local_rank if on_gpus else 0), world)
+    if single or on_gpus:
         own += _play(gpu_players(world.hosts, world.place.host), world)
     pairs = _shared(own, world.device)
     return _confirm(pairs, world)
@@ -109,16 +108,18 @@ def collective(message: Message, device: torch.device, num_ranks: int) -> Callab
 
 
 def _play(players: Players, world: World) -> list[PairMeasurement]:
-    """Take part in a tournament. Only the lower rank of a pair keeps the result."""
-    me = players.ranks.index(world.place.rank)
+    """Take part in a tournament, or look on. Only the lower rank of a pair keeps the result."""
+    me = players.ranks.index(world.place.rank) if world.place.rank in players.ranks else None
     rounds = tournament(len(players.ranks))
     results = []
     for meetings in rounds:
-        other = partner(meetings, me)
-        if other is not None:
+        other = None if me is None else partner(meetings, me)
+        if me is not None and other is not None:
             low, high = min(me, other), max(me, other)
             meeting = (players.names[low], players.names[high], players.ranks[low], players.ranks[high])
             results += _meet(meeting, players.rail, world, world.budget_seconds / len(rounds))
+        # Else a slow node falls behind by every round, and those that wait for it at the end give up.
+        dist.barrier()
     return results
 
 

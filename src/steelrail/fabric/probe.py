@@ -64,10 +64,17 @@ def _device_fact(place: RankPlace, device: torch.device, health: Health) -> Devi
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         index = device.index if device.index is not None else place.local_rank
-        memory, uuid = int(found.total_memory), f"GPU-{getattr(found, 'uuid', '')}"
-        return DeviceFact(index=index, name=found.name, uuid=uuid, memory_bytes=memory, **timed)
+        memory = int(found.total_memory)
+        return DeviceFact(index=index, name=found.name, uuid=device_uuid(device), memory_bytes=memory, **timed)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DeviceFact(index=place.local_rank, name=_cpu_name(), uuid="", memory_bytes=memory, **timed)
+
+
+def device_uuid(device: torch.device) -> str:
+    """Return the hardware id of a GPU (``GPU-...``); a CPU has none."""
+    if device.type != "cuda":
+        return ""
+    return f"GPU-{getattr(torch.cuda.get_device_properties(device), 'uuid', '')}"
 
 
 def device_name(device: torch.device) -> str:

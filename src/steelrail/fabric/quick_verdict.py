@@ -10,6 +10,7 @@ from statistics import median_high
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.config.schema import Run
 from steelrail.fabric.pairs import usual_gb_per_s
+from steelrail.fabric.receipt import uncovered
 from steelrail.fabric.sizes import algbw_gb_per_s
 
 # On the CPU ranks share cores: only a link far below the threshold stops an attempt.
@@ -25,6 +26,7 @@ class QuickFact:
     host: str
     local_rank: int
     model: str
+    uuid: str
     product: str
     receive_seconds: float | None
     gather_seconds: float
@@ -49,7 +51,10 @@ class Link:
 
 @dataclass(frozen=True)
 class QuickResult:
-    """Whether an attempt may start, why not, and what was seen. ``culprits``: hosts; times: the slowest rank's."""
+    """Whether an attempt may start, why not, and what was seen. Times are the slowest rank's.
+
+    ``culprits`` are hosts; ``uncovered`` is what the fabric stage's receipt does not speak of, which is no fault.
+    """
 
     ok: bool
     detail: str
@@ -58,6 +63,7 @@ class QuickResult:
     worst_gb_per_s: float | None
     gather_seconds: float
     culprits: tuple[str, ...]
+    uncovered: tuple[str, ...]
 
 
 def quick_verdict(facts: Sequence[QuickFact], size_bytes: int, run: Run, baseline: FabricReport | None) -> QuickResult:
@@ -76,6 +82,7 @@ def quick_verdict(facts: Sequence[QuickFact], size_bytes: int, run: Run, baselin
         worst_gb_per_s=worst.gb_per_s if worst else None,
         gather_seconds=gather_seconds,
         culprits=tuple(dict.fromkeys([*(fact.host for fact in wrong), *_slow_hosts(slow)])),
+        uncovered=uncovered(baseline, [(fact.host, fact.uuid) for fact in facts]) if baseline else (),
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from steelrail.artifacts.fabric import FabricReport, NodeFact
 from steelrail.config.keys import digest, fabric_key
 from steelrail.config.schema import Run
+from steelrail.units import show_seconds
 
 # Clocks of head and nodes may differ by this much.
 _SKEW_SECONDS = 60.0
@@ -21,18 +23,33 @@ def hardware_digest(nodes: Iterable[NodeFact]) -> str:
     return digest(rows)
 
 
-def is_valid(report: FabricReport, now: float, run: Run) -> bool:
-    """Return whether a report still admits this run: fit, of the same key, in its time, true to its hardware."""
-    in_time = report.measured - _SKEW_SECONDS <= now < report.valid_until
-    own = report.hardware_digest == hardware_digest(report.nodes)
-    return report.fit and in_time and own and report.key == fabric_key(run)
+@dataclass(frozen=True)
+class Lapse:
+    """Why a report does not admit a run: what it must be, and what it is."""
+
+    be: str
+    actual: str
 
 
-def covers(report: FabricReport, nodes: Iterable[NodeFact]) -> bool:
-    """Return whether these nodes are the very ones of the report: same hosts, hardware ids and versions."""
-    return report.hardware_digest == hardware_digest(nodes)
+def lapse(report: FabricReport, now: float, run: Run) -> Lapse | None:
+    """Return why a report does not admit this run, or none while it does: fit, same key, in its time, not edited."""
+    key = fabric_key(run)
+    if not report.fit:
+        return Lapse("of fit nodes", f"of unfit ones ({', '.join(report.exclude)})")
+    if report.key != key:
+        return Lapse(f"of this run file's shape, model and thresholds (key {key})", f"of others (key {report.key})")
+    if now >= report.valid_until:
+        valid = show_seconds(report.valid_until - report.measured)
+        return Lapse(f"younger than {valid} (fabric.valid_hours)", f"{show_seconds(now - report.measured)} old")
+    if now < report.measured - _SKEW_SECONDS:
+        return Lapse("of the past", f"measured {show_seconds(report.measured - now)} ahead of this host's clock")
+    if report.hardware_digest != hardware_digest(report.nodes):
+        return Lapse("as the fabric stage wrote it", "changed")
+    return None
 
 
-def hosts(report: FabricReport) -> tuple[str, ...]:
-    """Return the hosts that the report is about."""
-    return tuple(node.host for node in report.nodes)
+def uncovered(report: FabricReport, devices: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return which of these devices (host, hardware id) the report does not speak of: ``node5``, ``node2 (GPU-1f)``."""
+    known = {node.host: {one.uuid for one in node.devices} for node in report.nodes}
+    strange = [(host, uuid) for host, uuid in devices if uuid not in known.get(host, ())]
+    return tuple(dict.fromkeys(f"{host} ({uuid})" if host in known else host for host, uuid in strange))

@@ -17,7 +17,10 @@ from steelrail.errors import ClusterError
 from steelrail.formats.hostlist import expand
 from steelrail.formats.scontrol import JobView
 from steelrail.formats.srun import TaskEnd, parse_task_ends
-from steelrail.launch.request import gpu_options
+from steelrail.launch import container
+from steelrail.launch.container import Credentials
+from steelrail.launch.inputs import left_out
+from steelrail.launch.request import CREDENTIAL_FILES, CREDENTIAL_PLACES, gpu_options
 from steelrail.log import logger
 
 _log = logger(__name__)
@@ -194,10 +197,11 @@ class SlurmAllocation:
         """Start the ranks by srun in this allocation."""
         output.parent.mkdir(parents=True, exist_ok=True)
         messages = output.with_suffix(".srun")
-        argv = [*srun_argv(self.run, self.job_id, self.node_names, name, output), *module]
-        return Step(
-            self.slurm, self.job_id, name, process.start(argv, {**without_slurm(os.environ), **env}, messages), messages
-        )
+        known = _credentials(os.environ)
+        inside = [*container.srun_options(self.run, env, known), *container.program(self.run, module, known)]
+        argv = [*srun_argv(self.run, self.job_id, self.node_names, name, output), *inside]
+        around = {**without_slurm(os.environ), **container.environment(self.run, env)}
+        return Step(self.slurm, self.job_id, name, process.start(argv, around, messages), messages)
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """Requeue ourselves, then leave nodes out while others remain; Slurm takes that only of a job in the queue."""
@@ -215,6 +219,14 @@ class SlurmAllocation:
 
     def _sure_view(self) -> JobView | None:
         return _persist(lambda: self.slurm.job(self.job_id))
+
+
+def _credentials(env: Mapping[str, str]) -> Credentials:
+    """Where credentials are on this host, which stands for all nodes: what is not there cannot be mounted."""
+    folder = [Path(env["HOME"], ".aws")] if "HOME" in env else []
+    places = [*folder, *(Path(env[name]) for name in CREDENTIAL_FILES if env.get(name))]
+    names = ("HOME", *CREDENTIAL_PLACES)
+    return Credentials(tuple(path for path in places if path.exists()), tuple(name for name in names if name in env))
 
 
 def _persist(call: Callable[[], T]) -> T:
@@ -260,7 +272,7 @@ def _still_enough(slurm: Slurm, run: Run, exclude: Sequence[str]) -> list[str]:
     if not exclude:
         return []
     offers = slurm.partition(run.slurm.partition)
-    out = {*exclude, *run.slurm.exclude}
+    out = {*exclude, *run.slurm.exclude, *left_out(run)}
     remaining = [one for one in offers if one.up and one.name not in out]
     if len(remaining) >= run.shape.nodes:
         return sorted(out)

@@ -18,7 +18,7 @@ from steelrail.formats.sacct import SacctRow, job_rows, over
 from steelrail.formats.scontrol import JobView
 from steelrail.launch import ledger
 from steelrail.launch.freeze import read_frozen
-from steelrail.launch.inputs import Inputs
+from steelrail.launch.inputs import Inputs, left_out
 from steelrail.launch.jobs import JobLine, read_jobs, submitit_folder
 from steelrail.launch.ledger import Entry
 from steelrail.launch.policy import Action, Decision, decide
@@ -98,14 +98,16 @@ def _hasten(run: Run, slurm: Slurm, view: JobView) -> None:
 
 
 def _drop_exclusions(run: Run, slurm: Slurm, view: JobView) -> None:
-    ours = set(view.excluded) - set(run.slurm.exclude)
+    # What the run file or the fabric stage rules out stays out: the job rather waits.
+    settled = dict.fromkeys((*run.slurm.exclude, *left_out(run)))
+    ours = set(view.excluded) - set(settled)
     if not ours:
         return
     offers = slurm.partition(view.partition)
     left = [one for one in offers if one.up and one.name not in view.excluded]
     if len(left) < run.shape.nodes:
         _log.warning("no longer leaving out %s: too few other nodes are up", ", ".join(sorted(ours)))
-        slurm.update(view.job_id, ExcNodeList=",".join(run.slurm.exclude))
+        slurm.update(view.job_id, ExcNodeList=",".join(settled))
 
 
 def after(

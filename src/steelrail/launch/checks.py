@@ -1,13 +1,15 @@
-"""What is checked before anything is spent: can the partition give the shape, is there accounting. Pure verdicts."""
+"""What is checked before anything is spent: partition, memory, initial weights. Only the last reads files: headers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError, ConfigError, must
 from steelrail.formats.sinfo import NodeOffer
 from steelrail.train.plan import plan
+from steelrail.train.weight_files import check_weights
 from steelrail.units import show_bytes
 
 # The plan's estimate was within this of what GPUs used: beyond it a run is refused, below it only warned about.
@@ -24,7 +26,7 @@ def check_partition(run: Run, offers: Sequence[NodeOffer], partitions: Sequence[
         do = f"set slurm.partition to one of {', '.join(partitions)}"
         raise ClusterError(must("partition", "one of this cluster's", name, "slurm.partition", do))
     allowed = [one for one in offers if one.name not in run.slurm.exclude]
-    fitting = [one for one in allowed if _fits(run, one)]
+    fitting = [one for one in allowed if fits(run, one)]
     if len(fitting) < run.shape.nodes:
         do = "change shape, slurm.cpus_per_rank or slurm.partition"
         raise ClusterError(must(f"partition {name}", f"able to give {_wish(run)}", _offer(run, allowed), "sinfo", do))
@@ -51,7 +53,23 @@ def check_memory(run: Run) -> list[str]:
     return [message]
 
 
-def _fits(run: Run, offer: NodeOffer) -> bool:
+def check_init(run: Run) -> list[str]:
+    """Return warnings about ``train.init_from``, one where this machine does not see it.
+
+    Raises ``InputError`` when a tensor of the model is missing there, torn or another: found on the nodes, that would
+    have cost their start.
+    """
+    if run.train.init_from is None:
+        return []
+    folder = Path(run.train.init_from)
+    if not folder.is_dir():
+        do = "plan where it is mounted, to have its tensors checked"
+        return [must("train.init_from", "a folder here", "missing", folder, do)]
+    return check_weights(run.train.model, folder)
+
+
+def fits(run: Run, offer: NodeOffer) -> bool:
+    """Return whether a node has the GPUs and CPUs that the run asks of each."""
     cpus = run.shape.ranks_per_node * run.slurm.cpus_per_rank
     return offer.count(run.slurm.gres) >= run.shape.gpus_per_node and offer.cpus >= cpus
 

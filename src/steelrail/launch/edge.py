@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steelrail.artifacts.fabric import FabricReport
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import TrainRecord
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
@@ -14,15 +15,16 @@ from steelrail.config.prices import price_for, usd_per_gpu_hour
 from steelrail.config.schema import Run
 from steelrail.errors import InputError, StoppedError, must
 from steelrail.launch import attend, fabric_job, ledger
+from steelrail.launch.checks import check_init
 from steelrail.launch.finished import finished
-from steelrail.launch.freeze import results_folder, run_folder
-from steelrail.launch.inputs import Inputs, read_fabric, read_inputs
+from steelrail.launch.freeze import run_folder
+from steelrail.launch.inputs import Inputs, left_out, read_inputs
 from steelrail.launch.job import SteelrailJob
 from steelrail.launch.lock import only_driver
 from steelrail.launch.plan import show_plan
 from steelrail.launch.policy import Action
 from steelrail.launch.report import Reporter
-from steelrail.launch.request import show, train_request
+from steelrail.launch.request import show_start, train_request
 from steelrail.launch.submit import submit_new, submit_or_attach
 from steelrail.log import logger
 
@@ -59,17 +61,21 @@ def fabric(run: Run, parent: Holder | None = None) -> FabricReport:
 
 
 def plan(run: Run) -> str:
-    """Return the plan and the Slurm request that the run would make. Submits nothing, needs no Slurm."""
+    """Return the plan and what would start: the Slurm request, or ranks on this host. Submits nothing, needs no Slurm.
+
+    Raises ``InputError`` when the initial weights do not fit the model.
+    """
+    weights = check_init(run)
     try:
         inputs: Inputs | None = read_inputs(run)
     except InputError:
         inputs = None
     rate = usd_per_gpu_hour(price_for(run, clock.now())) if run.shape.num_gpus else None
     key = inputs.key if inputs else _UNKNOWN_KEY
-    report = read_fabric(run)
     names = ("HOME", "USER", "LOGNAME", "PATH", "LANG")
-    request = train_request(run, key, results_folder(run), report.exclude if report else (), names)
-    return f"{show_plan(run, inputs, rate)}\n\n{show(request)}"
+    request = train_request(run, key, results_folder(run), left_out(run), names)
+    said = "\n".join([show_plan(run, inputs, rate), *weights])
+    return f"{said}\n\n{show_start(run, request)}"
 
 
 def _drive(run: Run, inputs: Inputs, parent: Holder | None) -> TrainRecord:

@@ -75,7 +75,7 @@ class Observed:
 
     ``exits`` maps ranks to the exit code that they announced; a killed rank announced none. ``asked`` says what we told
     the ranks to save for. ``terminated``: the job as a whole was sent TERM. ``near_limit``: the time limit is within
-    the lead.
+    the lead. ``lived``: some rank came as far as its own first word.
     """
 
     world_size: int
@@ -88,6 +88,7 @@ class Observed:
     terminated: bool = False
     near_limit: bool = False
     lost_nodes: Sequence[str] = ()
+    lived: bool = True
 
 
 @dataclass(frozen=True)
@@ -192,22 +193,25 @@ def _error(seen: Observed) -> Verdict:
         return _of_fault(fault)
     if killed is not None:
         how = "ran out of memory on its host" if killed.out_of_memory else f"was ended by a signal ({killed.how})"
-        reason = f"rank {killed.rank} on {killed.host} {how}"
-        code, mark = _silent(seen.exit_code), f"rank killed: {killed.how}"
-        return Verdict(Ending.JOB_ERROR, reason, code, killed.host, killed.rank, mark)
+        return _without_a_word(seen, killed, how, f"rank killed: {killed.how}")
     if seen.faults:
         return _of_fault(min(seen.faults, key=lambda one: one.time))
     first = next(iter(seen.task_ends), None)
     if first is not None:
-        reason = f"rank {first.rank} on {first.host} ended without a word ({first.how})"
-        code, mark = _silent(seen.exit_code), f"no word: {first.how}"
-        return Verdict(Ending.JOB_ERROR, reason, code, first.host, first.rank, mark)
-    return Verdict(
-        Ending.JOB_ERROR,
-        f"the ranks ended with exit code {seen.exit_code} and said nothing",
-        _silent(seen.exit_code),
-        mark="silent end",
-    )
+        return _without_a_word(seen, first, f"ended without a word ({first.how})", f"no word: {first.how}")
+    reason = f"the ranks ended with exit code {seen.exit_code} and said nothing"
+    return Verdict(Ending.JOB_ERROR, reason, _silent(seen.exit_code), mark="silent end" if seen.lived else None)
+
+
+def _without_a_word(seen: Observed, end: TaskEnd, how: str, mark: str) -> Verdict:
+    """The verdict on a rank that left no fault.
+
+    Ended by a signal before any rank lived is Slurm's doing, not an error of the code that repeats: seen of a node that
+    had been given up and came back, whose slurmd ends every step of the job while it clears the old one away.
+    """
+    own = seen.lived or end.exit_code is not None
+    reason = f"rank {end.rank} on {end.host} {how}" + ("" if seen.lived else ", before any rank lived")
+    return Verdict(Ending.JOB_ERROR, reason, _silent(seen.exit_code), end.host, end.rank, mark if own else None)
 
 
 def _silent(code: int) -> int:

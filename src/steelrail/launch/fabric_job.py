@@ -1,11 +1,11 @@
-"""The fabric stage's job: submitted through submitit, whole nodes, once; then judged on the head. An edge."""
+"""The fabric stage's job: submitted through submitit, judged on the head, once more without unfit nodes. An edge."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import submitit
@@ -13,91 +13,77 @@ from submitit.core.utils import FailedJobError, environment_variables
 
 from steelrail import log
 from steelrail.artifacts.fabric import FabricReport
-from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.files import results_folder, write_artifact, write_whole
 from steelrail.artifacts.jobs import NotedJob, note_job
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_HUNG, RunFolder
+from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder
-from steelrail.clients.ranks import MASTER_ADDR, MASTER_PORT, free_port
 from steelrail.clients.slurm import Slurm, clean_environment, user_name
 from steelrail.config.keys import fabric_key
+from steelrail.config.prices import price_for, usd_per_gpu_hour
 from steelrail.config.schema import Run
-from steelrail.errors import ClusterError, StoppedError, must
+from steelrail.errors import ClusterError, ConfigError, StoppedError, must
 from steelrail.fabric import edge as fabric_stage
 from steelrail.fabric.folder import JobFolder, fabric_folder
-from steelrail.launch.allocation import Allocation, SlurmAllocation
 from steelrail.launch.attach import live_job
 from steelrail.launch.attend import Sight, look
 from steelrail.launch.checks import check_partition
-from steelrail.launch.freeze import freeze_code, results_folder
+from steelrail.launch.fabric_ranks import run_ranks
+from steelrail.launch.freeze import freeze_code
 from steelrail.launch.jobs import JobLine, add_job, read_jobs
-from steelrail.launch.local import LocalAllocation
 from steelrail.launch.lock import only_driver
 from steelrail.launch.request import fabric_request, show, submitit_parameters, with_setup
+from steelrail.launch.spend import usd_per_second
+from steelrail.launch.unfit import fitting_others, leaving_out, say_replaced, say_too_few
 
 _log = log.logger(__name__)
-_TRIES = 2
-# For ranks to go once they were ended, and for the start of the next.
-_END_SECONDS = 30.0
 
 
 def fabric(run: Run, parent: Holder | None = None) -> FabricReport:
     """Submit the fabric job (or attach to the one that is there), wait, judge, and return the report, written last.
 
-    Raises ``FabricError`` when nodes are unfit or the ranks left nothing, ``ClusterError`` when Slurm cannot give them.
+    Nodes found unfit are replaced once where the partition has others: the job is submitted again without them. Raises
+    ``FabricError`` when nodes are unfit or the ranks left nothing, ``ClusterError`` when Slurm cannot give them.
     """
     private_folder(results_folder(run))
     with only_driver(results_folder(run), run.name):
-        line, root = _attach(run) or _submit(run)
-        sight = _wait(run, line, parent)
-        if sight.word == "CANCELLED":
-            do = "run fabric again"
-            raise StoppedError(must("the fabric job", "run to its end", f"cancelled (job {line.job_id})", root, do))
-        return fabric_stage.finish(run, root, line.job_id)
+        report = _measure(run, _attach(run) or _submit(run, None), parent)
+        if not report.fit and not report.replaces and _can_replace(run, report):
+            report = _measure(run, _submit(run, report), parent)
+        return fabric_stage.admit(run, report)
 
 
-def run_ranks(root: str) -> int:
-    """Start the ranks on the batch host and return their exit code; ranks that hang are started once more.
-
-    Called by submitit. Each of the two tries has just under half of the job's time: a fabric job never hangs for good.
-    """
-    os.umask(0o077)
-    log.configure()
-    run = Run.model_validate_json(JobFolder(Path(root)).run_file.read_bytes())
-    local = os.environ.get("SUBMITIT_EXECUTOR") == "local"
-    allocation: Allocation = LocalAllocation.here(run) if local else SlurmAllocation.here(run, Slurm())
-    seconds = max(_END_SECONDS, run.slurm.fabric_minutes * 60 / _TRIES - _END_SECONDS)
-    for _ in range(_TRIES):
-        code = _try_ranks(run, root, allocation, seconds)
-        if code is not None:
-            return code
-        _log.warning("the fabric ranks hung for %.0f s: ended", seconds)
-    return EXIT_HUNG
+def _measure(run: Run, job: tuple[JobLine, Path], parent: Holder | None) -> FabricReport:
+    """Wait for a job and return the report on it, not yet admitted."""
+    line, root = job
+    sight = _wait(run, line, parent)
+    if sight.word == "CANCELLED":
+        do = "run fabric again"
+        raise StoppedError(must("the fabric job", "run to its end", f"cancelled (job {line.job_id})", root, do))
+    return fabric_stage.judge_job(run, root, line.job_id)
 
 
-def _try_ranks(run: Run, root: str, allocation: Allocation, seconds: float) -> int | None:
-    """Return the exit code of the ranks, or none when they were ended after ``seconds`` and had left no report."""
-    own = {
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(run.slurm.cpus_per_rank),
-        MASTER_ADDR: allocation.nodes()[0],
-        MASTER_PORT: str(free_port()),
-        **run.slurm.environment,
-    }
-    argv = [sys.executable, "-u", "-m", "steelrail.fabric.rank", root]
-    ranks = allocation.start(argv, own, "fabric", Path(root) / "ranks.log")
-    give_up = clock.monotonic() + seconds
-    while (code := ranks.poll()) is None and clock.monotonic() < give_up:
-        clock.sleep(0.2)
-    if code is not None:
-        return code
-    ranks.kill()
-    while ranks.poll() is None and clock.monotonic() < give_up + _END_SECONDS:
-        clock.sleep(0.2)
-    # A rank may hang on its way out, with all said.
-    return EXIT_DONE if JobFolder(Path(root)).report.exists() else None
+def _can_replace(run: Run, report: FabricReport) -> bool:
+    """Return whether other nodes can take the unfit ones' place, and say what is done about it and what it costs."""
+    if run.slurm.executor == "local" or not report.exclude:
+        return False
+    others = fitting_others(run, Slurm().partition(run.slurm.partition), report.exclude)
+    if len(others) < run.shape.nodes:
+        _log.warning("%s", say_too_few(run, report, others))
+        return False
+    _log.warning("%s", say_replaced(run, report, others, _usd_per_second(run)))
+    return True
+
+
+def _usd_per_second(run: Run) -> Decimal | None:
+    """Return what the nodes cost, or none: a price book with a fault must not keep nodes from being replaced."""
+    try:
+        rate = str(usd_per_gpu_hour(price_for(run, clock.now()))) if run.shape.num_gpus else None
+    except ConfigError as error:
+        _log.warning("the cost is not known: %s", error)
+        return None
+    return usd_per_second(run, rate)
 
 
 def _attach(run: Run) -> tuple[JobLine, Path] | None:
@@ -114,10 +100,14 @@ def _attach(run: Run) -> tuple[JobLine, Path] | None:
     return line, Path(line.folder)
 
 
-def _submit(run: Run) -> tuple[JobLine, Path]:
-    root = fabric_folder(str(Path(run.results).absolute()), run.name) / "jobs" / uuid.uuid4().hex[:12]
+def _submit(run: Run, before: FabricReport | None) -> tuple[JobLine, Path]:
+    """Submit a job; ``before`` is the report of one whose unfit nodes it leaves out."""
+    root = fabric_folder(run).absolute() / "jobs" / uuid.uuid4().hex[:12]
     for part in (root.parent.parent, root.parent, root):
         private_folder(part)
+    if before is not None:
+        run = leaving_out(run, before.exclude)
+        write_artifact(JobFolder(root).before, before)
     write_whole(JobFolder(root).run_file, run.model_dump_json(indent=1).encode())
     code = root.parent.parent / "code"
     snapshot = code / freeze_code(code)

@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.files import results_folder, write_whole
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients.disk import private_folder
 from steelrail.config.keys import digest
@@ -38,12 +38,7 @@ class Frozen:
 
 def run_folder(run: Run, key: str) -> RunFolder:
     """Return where training state of one key lives, as an absolute path."""
-    return RunFolder(results_folder(run) / "train" / key)
-
-
-def results_folder(run: Run) -> Path:
-    """Return ``results/<run>`` as an absolute path."""
-    return Path(run.results).absolute() / run.name
+    return RunFolder(results_folder(run).absolute() / "train" / key)
 
 
 def freeze(folder: RunFolder, run: Run, usd_per_gpu_hour: str | None) -> Frozen:

@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelrail.artifacts.fabric import FabricReport
-from steelrail.artifacts.files import read_artifact, write_whole
+from steelrail.artifacts.files import read_artifact, results_folder, write_whole
 from steelrail.artifacts.shards import ShardsManifest
+from steelrail.clients import clock
 from steelrail.clients.disk import sha256_file
 from steelrail.config import keys
 from steelrail.config.schema import Run
 from steelrail.errors import ConfigError, InputError, must
-from steelrail.fabric.edge import valid_report
-from steelrail.launch.freeze import results_folder
-from steelrail.log import logger
-
-_log = logger(__name__)
+from steelrail.fabric.receipt import Lapse, lapse
 
 
 @dataclass(frozen=True)
@@ -42,16 +39,44 @@ def read_inputs(run: Run) -> Inputs:
 
 def read_fabric(run: Run) -> FabricReport | None:
     """Return the baseline of the fabric stage, or none when it was not made."""
-    path = results_folder(run) / "fabric" / "report.json"
+    path = _fabric_report(run)
     return read_artifact(path, FabricReport) if path.exists() else None
 
 
 def admitting_fabric(run: Run) -> FabricReport | None:
-    """Return the baseline while its receipt counts (fit, same key, in its time); a stale one is no measure."""
-    report = valid_report(run)
-    if report is None and read_fabric(run) is not None:
-        _log.warning("the fabric receipt of run %s counts no more: each attempt checks its nodes alone", run.name)
-    return report
+    """Return the baseline while its receipt counts (fit, same key, in its time); one that lapsed is no measure."""
+    try:
+        report = read_fabric(run)
+    except InputError:  # receipt_warnings says so, once, before the job is submitted
+        return None
+    return report if report is not None and lapse(report, clock.now(), run) is None else None
+
+
+def left_out(run: Run) -> tuple[str, ...]:
+    """Return the nodes that the fabric stage found unfit and others took the place of, while its receipt counts."""
+    report = admitting_fabric(run)
+    return report.exclude if report is not None else ()
+
+
+def receipt_warnings(run: Run) -> list[str]:
+    """Return what a user should know of the receipt before training starts: that there is none, or why it lapsed.
+
+    It keeps nothing from starting: on which nodes a run trains changes none of its numbers.
+    """
+    meanwhile = "training goes on, and each attempt checks its nodes without a baseline"
+    try:
+        report = read_fabric(run)
+    except InputError as error:
+        return [f"{error}; {meanwhile}"]
+    why = Lapse("there", "missing") if report is None else lapse(report, clock.now(), run)
+    if why is None:
+        return []
+    do = f"to measure anew run steelrail fabric on this run file; {meanwhile}"
+    return [must("fabric receipt", why.be, why.actual, _fabric_report(run), do)]
+
+
+def _fabric_report(run: Run) -> Path:
+    return results_folder(run) / "fabric" / "report.json"
 
 
 def check_inputs(run: Run, inputs: Inputs) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.config.schema import Run
 from steelrail.errors import InputError, must
 from steelrail.launch import ledger
-from steelrail.launch.freeze import results_folder
 
 _POLL_SECONDS = 0.5
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from steelrail.config.schema import Run
 from steelrail.launch.inputs import Inputs
 from steelrail.launch.spend import usd_per_second
-from steelrail.train.plan import Memory, Plan, plan
+from steelrail.train.plan import Memory, Plan, peak_flops, plan
 from steelrail.units import SECONDS_PER_HOUR, micro_usd, show_bytes, show_seconds, show_usd
 
 
@@ -27,6 +27,8 @@ def show_plan(run: Run, inputs: Inputs | None, usd_per_gpu_hour: Decimal | None)
 
 def _shape_line(run: Run) -> str:
     shape = run.shape
+    if run.slurm.executor == "local":
+        return f"{shape.world_size} ranks on {shape.device}, all on this host, without Slurm"
     gpus = f"{shape.num_gpus} GPUs ({shape.nodes} x {shape.gpus_per_node})"
     return f"{gpus}, {shape.world_size} ranks on {shape.device}, rack {shape.rack}, partition {run.slurm.partition}"
 
@@ -47,22 +49,38 @@ def _memory_line(estimate: Plan) -> str:
 
 
 def _time_line(run: Run, estimate: Plan) -> str:
-    basis = f"at an assumed MFU of {estimate.assumed_mfu:.0%}"
-    segments = estimate.hours * 60 / run.slurm.minutes
+    peak = f"{run.shape.world_size} x {peak_flops(run) / 1e12:g} TFLOP/s of dense {run.train.precision}"
+    flops = f"{estimate.flops_per_token / 1e9:.3g} GFLOP a token"
+    basis = f"at an assumed MFU of {estimate.assumed_mfu:.0%} ({flops}, {peak})"
     floor = f"communication floor {estimate.communication_seconds:.3f} s"
     step = f"{estimate.step_seconds:.3f} s a step ({floor})"
     total = show_seconds(estimate.hours * SECONDS_PER_HOUR)
-    return f"time: about {total} {basis}, {step}, {max(1, -(-int(segments * 100) // 100))} segment(s) of Slurm"
+    return f"time: about {total} {basis}, {step}{_segments(run, estimate)}"
+
+
+def _segments(run: Run, estimate: Plan) -> str:
+    if run.slurm.executor == "local":
+        return ""
+    segments = estimate.hours * 60 / run.slurm.minutes
+    return f", {max(1, -(-int(segments * 100) // 100))} segment(s) of Slurm"
 
 
 def _money_line(run: Run, estimate: Plan, usd_per_gpu_hour: Decimal | None) -> str:
     rate = usd_per_second(run, None if usd_per_gpu_hour is None else str(usd_per_gpu_hour))
     if rate is None:
         return "cost: no price known"
+    hourly = f"{show_usd(micro_usd(rate * SECONDS_PER_HOUR))} an hour ({run.cost.provider} {run.cost.sku})"
+    if run.slurm.executor == "local":
+        return _local_money(run, hourly)
     total = micro_usd(rate * SECONDS_PER_HOUR * Decimal(str(estimate.hours)))
     budget = f", budget ${run.cost.budget_usd}" if run.cost.budget_usd else ""
-    hourly = f"{show_usd(micro_usd(rate * SECONDS_PER_HOUR))} an hour ({run.cost.provider} {run.cost.sku})"
     return f"cost: about {show_usd(total)} at {hourly}{budget}"
+
+
+def _local_money(run: Run, hourly: str) -> str:
+    """Nobody charges a local run; its budget, if it has one, is an hourglass that runs at the shape's price."""
+    budget = f"; the budget of ${run.cost.budget_usd} runs down as if it were {hourly}" if run.cost.budget_usd else ""
+    return f"cost: unavailable, no Slurm accounts for a local run{budget}"
 
 
 def _data_line(run: Run, inputs: Inputs) -> str:

@@ -39,11 +39,12 @@ class Past:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, and which host to leave out (only ever on evidence)."""
+    """What to do, why, which host to leave out (only ever on evidence), and how long to wait before."""
 
     action: Action
     reason: str
     exclude: str | None = None
+    pause_seconds: float = 0.0
 
 
 # The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from, or
@@ -54,6 +55,7 @@ _HOPELESS = {
 # The host or its links are at fault: other nodes may do.
 _OF_THE_HOST = {NodeError.exit_code, FabricError.exit_code}
 _OURS = (Ending.JOB_ERROR, Ending.STALLED, Ending.UNKNOWN)
+_PAUSE_SECONDS = 5.0
 _FINAL = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
 
 
@@ -97,7 +99,9 @@ def _after_error(past: Sequence[Past], limits: Launch, room: bool) -> Decision:
         return Decision(
             Action.REQUEUE, f"failure {failures} without progress: requeue without the culprit", last.culprit
         )
-    return Decision(Action.RESTART, f"failure {failures} without progress: restart inside the allocation")
+    reason = f"failure {failures} without progress: restart inside the allocation"
+    # The first restart is for speed. What fails again may need a moment: a slurmd that still clears an old step away.
+    return Decision(Action.RESTART, reason, pause_seconds=_PAUSE_SECONDS * (failures - 1))
 
 
 def _failures(past: Sequence[Past]) -> int:

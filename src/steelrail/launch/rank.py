@@ -28,6 +28,7 @@ from steelrail.launch.endings import RankFault
 from steelrail.launch.freeze import Frozen, read_frozen
 from steelrail.launch.probes import probe_node
 from steelrail.launch.pulse import Ears, Pulse
+from steelrail.launch.tally import Tally
 from steelrail.train.drills import perform
 
 _log = log.logger(__name__)
@@ -73,11 +74,14 @@ def main(argv: list[str]) -> int:
     pulse = Pulse(folder.heartbeat(place.rank), attempt, place.rank, place.host)
     pulse.start()
     events = _events(folder, attempt, place)
+    tally = Tally(events)
+    tally.start()
     log.configure()
     try:
         code, reason = _live(folder, attempt, place, events, pulse, ears)
     except BaseException as error:  # noqa: BLE001  (the last place where this process can say what happened)
         code, reason = _fail(error, folder, attempt, place, events, pulse)
+    tally.close()
     _end(events, code, reason)
     return code
 

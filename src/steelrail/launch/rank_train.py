@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ import torch
 import torch.distributed as dist
 
 from steelrail import log
-from steelrail.artifacts.files import read_artifact
+from steelrail.artifacts.files import read_artifact, results_folder
 from steelrail.artifacts.shards import DataShard, ShardsManifest
-from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
+from steelrail.checkpoints.edge import Checkpoints
 from steelrail.clients import clock
-from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master
 from steelrail.clients.store import Store
 from steelrail.errors import NodeError, StoreError, TrainError, must
@@ -25,6 +25,7 @@ from steelrail.fabric.quick import quick_check
 from steelrail.launch import traces
 from steelrail.launch.inputs import admitting_fabric
 from steelrail.launch.meet import CulpritError, check_company, join, take_device
+from steelrail.launch.resume import resume, said_of_a_save
 from steelrail.shards.loader import (
     Batch,
     HeldoutBatch,
@@ -38,8 +39,9 @@ from steelrail.shards.order import Order
 from steelrail.shards.part import shards_folder
 from steelrail.shards.stagein import Follower, stage_in
 from steelrail.train.context import Outcome, TrainContext, TrainState
+from steelrail.train.deterministic import pinned
 from steelrail.train.edge import build, train
-from steelrail.train.optimizer import load_state, state_for_checkpoint
+from steelrail.train.optimizer import state_for_checkpoint
 
 if TYPE_CHECKING:
     from steelrail.launch.rank import Rank
@@ -76,6 +78,8 @@ class Data:
 def train_rank(rank: Rank, at: Master) -> bool:
     """Take part in training to its end; return whether that was a save on a signal, not the last step."""
     device = take_device(rank.run, rank.place)
+    # NCCL reads them once, when the first group of ranks is made.
+    os.environ.update(pinned(rank.run, os.environ))
     rank.pulse.beat(None, "meet")
     join(rank.place, at, device, rank.run.launch.startup_seconds)
     rank.events.write("note", text=check_company(rank.run, rank.place, device))
@@ -85,7 +89,7 @@ def train_rank(rank: Rank, at: Master) -> bool:
     rank.events.enter("startup")
     rank.pulse.beat(None, "build")
     state = build(rank.run, device)
-    checkpoints, start_step = _restore(rank, state)
+    checkpoints, start_step = resume(rank, state)
     heldout = _finish_staging(rank, data, start_step)
     for category in ("idle", "lost", "unattributed"):
         if any(drill.where == category for drill in rank.run.drills):
@@ -118,7 +122,7 @@ def _begin_staging(rank: Rank) -> Data:
     """Begin to copy data shards, those of the steps that are expected next first; one rank a node copies."""
     rank.enter("staging", "stage in")
     run, place = rank.run, rank.place
-    manifest = read_artifact(Path(run.results).absolute() / run.name / "shards" / "manifest.json", ShardsManifest)
+    manifest = read_artifact(results_folder(run) / "shards" / "manifest.json", ShardsManifest)
     train = run.train
     plan = RankPlan(place.rank, place.world_size, train.global_batch_sequences, train.micro_batch_sequences)
     folder = shards_folder(run)
@@ -166,28 +170,6 @@ def _finish_staging(rank: Rank, data: Data, start_step: int) -> Sequence[Heldout
     return heldout
 
 
-def _restore(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
-    rank.enter("restore", "restore")
-    run = rank.run
-    checkpoints = open_checkpoints(
-        Store.open(run.store),
-        run.name,
-        rank.key,
-        rank.epoch,
-        node_root(run),
-        rank.place,
-        run.checkpoints,
-        rank.events.write,
-        beat=lambda: rank.pulse.beat(rank.pulse.step, rank.pulse.doing),
-    )
-    found = checkpoints.restore(state_for_checkpoint(state.optimizer))
-    start_step = found.step if found else 0
-    load_state(state.optimizer, start_step)
-    if rank.place.rank == 0:
-        _log.info("training goes on from %s", f"step {start_step} ({found.where})" if found else "scratch")
-    return checkpoints, start_step
-
-
 def _context(
     rank: Rank,
     device: torch.device,
@@ -204,7 +186,7 @@ def _context(
         return rank_batches(data.source, data.order, data.plan, step, run.train.steps)
 
     def save(step: int) -> None:
-        checkpoints.save(state_for_checkpoint(state.optimizer), step, step * tokens, {"attempt": rank.attempt})
+        checkpoints.save(state_for_checkpoint(state.optimizer), step, step * tokens, said_of_a_save(rank))
 
     tokenizer = Path(run.shards.tokenizer) if run.shards.tokenizer_format == "huggingface" else None
     return TrainContext(

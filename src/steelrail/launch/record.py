@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steelrail.artifacts.events import Event
-from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.artifacts.files import read_artifact, results_folder, write_artifact
 from steelrail.artifacts.train import Attempt, Ending, TrainRecord
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints.layout import StepId
@@ -18,12 +18,14 @@ from steelrail.config.schema import Run
 from steelrail.errors import InputError, TrainError, must
 from steelrail.formats.sacct import SacctRow
 from steelrail.launch import ledger, traces
-from steelrail.launch.freeze import Frozen, results_folder
+from steelrail.launch.container import describe
+from steelrail.launch.freeze import Frozen
 from steelrail.launch.inputs import Inputs, read_fabric
 from steelrail.launch.jobs import read_jobs
 from steelrail.launch.ledger import Entry
 from steelrail.launch.segments import with_state
 from steelrail.log import logger
+from steelrail.train.plan import usual_mfu
 
 _log = logger(__name__)
 
@@ -81,6 +83,7 @@ def make_record(run: Run, frozen: Frozen, inputs: Inputs, folder: RunFolder, ent
         tokens=final_step * tokens,
         heldout_first=heldout[0] if heldout else None,
         heldout_last=heldout[-1] if heldout else None,
+        mfu=_mfu(run, folder, entries),
         fabric_digest=digest(fabric.model_dump(mode="json")) if fabric else None,
         placement=_placement(run, frozen),
         provenance=provenance("train", inputs.key, run, _input_digests(inputs), started),
@@ -138,6 +141,14 @@ def _heldout(folder: RunFolder, entries: Sequence[Entry]) -> list[float]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def _mfu(run: Run, folder: RunFolder, entries: Sequence[Entry]) -> float | None:
+    """MFU of the last attempt that made more than its first few steps."""
+    from steelrail.train.metrics import read_rows
+
+    rates = ([row.tokens_per_s for row in read_rows(folder.metrics(one.attempt))] for one in reversed(entries))
+    return next((value for value in (usual_mfu(run, each) for each in rates) if value is not None), None)
+
+
 def _placement(run: Run, frozen: Frozen) -> dict[str, str]:
     """Where and how it ran: recorded, and not in the key."""
     return {
@@ -150,6 +161,7 @@ def _placement(run: Run, frozen: Frozen) -> dict[str, str]:
         "minutes": str(run.slurm.minutes),
         "code_digest": frozen.code_digest,
         "environment_digest": frozen.environment_digest,
+        "container": describe(run) or "none",
         "usd_per_gpu_hour": frozen.usd_per_gpu_hour or "unknown",
         **{f"environment.{name}": value for name, value in sorted(run.slurm.environment.items())},
     }

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steelrail.config.schema import Run
+from steelrail.launch.container import describe
 
 Stage = Literal["train", "fabric"]
 Option = str | int | bool
 
 # Where credentials are, which is no secret: a job must find the ones with which its run was checked.
-_CREDENTIAL_PLACES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_PROFILE")
+CREDENTIAL_FILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
+CREDENTIAL_PLACES = (*CREDENTIAL_FILES, "AWS_PROFILE")
 # All that a job inherits from the shell that submits it. Secrets (AWS_SECRET_ACCESS_KEY) are never among them.
-EXPORTED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "SLURM_CONF", *_CREDENTIAL_PLACES)
+EXPORTED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "SLURM_CONF", *CREDENTIAL_PLACES)
 # What a user's own executor may choose in place of the run file; all else of ours is required and wins.
 CHOICES = ("partition", "account", "qos", "reservation", "constraint", "time", "mail_user", "mail_type")
 # Parameters of a user's executor that would contradict the shape, or ask for fixed nodes.
@@ -36,11 +38,13 @@ _CONTRADICT = frozenset(
 
 @dataclass(frozen=True)
 class Request:
-    """One job as it is asked for. ``options`` are sbatch's; ``environment`` is what its ranks get besides."""
+    """One job as it is asked for. ``options`` are sbatch's; ``environment`` is what its ranks get besides, and
+    ``container`` the image they run in (empty: none)."""
 
     options: tuple[tuple[str, Option], ...]
     setup: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
+    container: str = ""
 
     def option(self, name: str) -> Option | None:
         """Return the value of an option, or none when it is not asked for."""
@@ -59,7 +63,9 @@ def train_request(run: Run, key: str, folder: Path, exclude: Collection[str], pr
 
 def fabric_request(run: Run, key: str, folder: Path, present: Collection[str]) -> Request:
     """Return the request of the fabric job: the same nodes, for a short while, once."""
-    return _request(run, "fabric", key, folder, (), present, {"no_requeue": True, "time": run.slurm.fabric_minutes})
+    # Without a signal of ours submitit asks for its own, which ends the ranks 90 s early. Ours asks for their stacks.
+    once: dict[str, Option] = {"no_requeue": True, "signal": "QUIT@30", "time": run.slurm.fabric_minutes}
+    return _request(run, "fabric", key, folder, (), present, once)
 
 
 def job_name(run_name: str, stage: Stage) -> str:
@@ -74,7 +80,7 @@ def job_comment(run_name: str, stage: Stage, key: str, folder: Path) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Return eight hex digits that stand for the absolute path of a run folder."""
-    return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]
 
 
 def with_setup(request: Request, lines: Collection[str]) -> Request:
@@ -124,8 +130,25 @@ def sbatch_lines(request: Request) -> list[str]:
 
 def show(request: Request) -> str:
     """Return the request as text for a reader: options, set-up lines, environment of the ranks."""
-    environment = [f"{name}={shlex.quote(value)}" for name, value in request.environment]
-    return "\n".join([*sbatch_lines(request), *request.setup, *(f"# ranks: {line}" for line in environment)])
+    return "\n".join([*sbatch_lines(request), *_around_the_ranks(request)])
+
+
+def show_local(run: Run, request: Request) -> str:
+    """Return for a reader what starts instead where nothing is asked of Slurm."""
+    ranks = f"{run.shape.world_size} rank{'s' if run.shape.world_size != 1 else ''}"
+    start = f"# not for Slurm: {ranks} on this host, without a time limit or a place in a queue"
+    return "\n".join([start, *_around_the_ranks(request)])
+
+
+def show_start(run: Run, request: Request) -> str:
+    """Return for a reader how the job of a run starts: in Slurm, or on this host."""
+    return show_local(run, request) if run.slurm.executor == "local" else show(request)
+
+
+def _around_the_ranks(request: Request) -> list[str]:
+    ranks = [f"{name}={shlex.quote(value)}" for name, value in request.environment]
+    ranks += [f"in container {request.container}"] if request.container else []
+    return [*request.setup, *(f"# ranks: {line}" for line in ranks)]
 
 
 def gpu_options(run: Run) -> dict[str, Option]:
@@ -162,7 +185,10 @@ def _request(
     }
     options |= gpu_options(run) | _optional(run, exclude) | _switches(run) | dict(more)
     return Request(
-        tuple(sorted(options.items())), ("umask 077", *run.slurm.setup), tuple(sorted(run.slurm.environment.items()))
+        tuple(sorted(options.items())),
+        ("umask 077", *run.slurm.setup),
+        tuple(sorted(run.slurm.environment.items())),
+        describe(run),
     )
 
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 from steelrail.artifacts.trainer import RunFolder
-from steelrail.clients import clock
 from steelrail.config.schema import Run
-from steelrail.launch import ledger
 from steelrail.launch.allocation import Allocation
+from steelrail.launch.budget import Accounts, overspent
 from steelrail.launch.freeze import Frozen
-from steelrail.launch.spend import spent_micro_usd, usd_per_second
 from steelrail.log import logger
-from steelrail.units import micro_usd, show_usd
+from steelrail.units import show_usd
 
 _log = logger(__name__)
 
@@ -42,7 +40,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Site:
-    """Everything the supervisor works with."""
+    """Everything the supervisor works with. ``accounts`` is none where no Slurm accounts for the run."""
 
     folder: RunFolder
     key: str
@@ -51,16 +49,12 @@ class Site:
     allocation: Allocation
     flags: Flags
     claim: Callable[[], int]
+    accounts: Accounts | None = None
 
 
 def over_budget(site: Site) -> bool:
     """Return whether the run's budget is spent."""
-    budget = site.run.cost.budget_usd
-    rate = usd_per_second(site.run, site.frozen.usd_per_gpu_hour)
-    if budget is None or rate is None:
-        return False
-    spent = spent_micro_usd(ledger.read(site.folder), clock.now(), rate)
-    if spent >= micro_usd(budget):
-        _log.info("%s are spent of a budget of $%s", show_usd(spent), budget)
-        return True
-    return False
+    spent = overspent(site.accounts or Accounts(site.run, site.folder, None), site.frozen)
+    if spent is not None:
+        _log.info("%s are spent of a budget of $%s", show_usd(spent), site.run.cost.budget_usd)
+    return spent is not None

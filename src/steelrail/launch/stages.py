@@ -9,18 +9,17 @@ from typing import Any
 from steelrail.artifacts.corpus import CorpusManifest
 from steelrail.artifacts.cost import CostSummary
 from steelrail.artifacts.fabric import FabricReport
-from steelrail.artifacts.files import Artifact, read_artifact
+from steelrail.artifacts.files import Artifact, read_artifact, results_folder
 from steelrail.artifacts.shards import ShardsManifest
 from steelrail.artifacts.train import TrainRecord
 from steelrail.config.schema import Run
 from steelrail.errors import InputError
-from steelrail.launch.freeze import results_folder
 from steelrail.units import show_bytes, show_usd
 
 
 def finished_stages(run: Run) -> dict[str, str]:
     """Return what each stage that is done made, by stage, in the chain's order. Others are not there."""
-    folder = results_folder(run)
+    folder = results_folder(run).absolute()
     said = {stage: _say(folder / path, kind, words) for stage, path, kind, words in _STAGES}
     return {stage: text for stage, text in said.items() if text is not None}
 
@@ -32,8 +31,12 @@ def _say(path: Path, kind: type[Artifact], words: Callable[[Any, Path], str]) ->
         return None
 
 
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def _corpus(made: CorpusManifest, path: Path) -> str:
-    return f"{len(made.objects):,} objects, {made.num_rows:,} rows, {show_bytes(made.size_bytes)}"
+    return f"{_count(len(made.objects), 'object')}, {made.num_rows:,} rows, {show_bytes(made.size_bytes)}"
 
 
 def _shards(made: ShardsManifest, path: Path) -> str:
@@ -45,7 +48,9 @@ def _shards(made: ShardsManifest, path: Path) -> str:
 def _fabric(made: FabricReport, path: Path) -> str:
     slowest = min((pair.gb_per_s for pair in made.pairs), default=None)
     pairs = f", slowest pair {slowest:.2f} GB/s" if slowest is not None else ""
-    return f"{len(made.nodes)} nodes fit over {made.backend}, {made.num_leaves} leaf switches{pairs}"
+    out = f", {', '.join(made.exclude)} left out as unfit" if made.exclude else ""
+    leaves = _count(made.num_leaves, "leaf switch", "leaf switches")
+    return f"{len(made.nodes)} nodes fit over {made.backend}, {leaves}{pairs}{out}"
 
 
 def _train(made: TrainRecord, path: Path) -> str:

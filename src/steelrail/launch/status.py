@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm, user_name
@@ -12,15 +13,17 @@ from steelrail.config.schema import Run
 from steelrail.errors import SteelrailError
 from steelrail.formats.squeue import parse_identity
 from steelrail.launch import ledger, traces
-from steelrail.launch.freeze import read_frozen, results_folder
+from steelrail.launch.budget import Accounts
+from steelrail.launch.freeze import read_frozen
 from steelrail.launch.inputs import read_inputs
 from steelrail.launch.jobs import JobLine, read_jobs
 from steelrail.launch.ledger import Entry
 from steelrail.launch.lock import holder
 from steelrail.launch.logs import newest_folder
 from steelrail.launch.request import folder_digest, job_name
-from steelrail.launch.spend import spent_micro_usd, usd_per_second
+from steelrail.launch.spend import spent_micro_usd
 from steelrail.launch.stages import STAGE_NAMES, finished_stages
+from steelrail.train.plan import mfu
 from steelrail.units import show_seconds, show_usd
 
 _WINDOW_STEPS = 20
@@ -43,8 +46,10 @@ class RunStatus:
     step: int | None
     steps: int
     tokens_per_s: float | None
+    mfu: float | None
     eta_seconds: float | None
     spent_micro_usd: int | None
+    spent_gap: str | None
     durable_step: int | None
     finished: dict[str, str]
 
@@ -64,6 +69,7 @@ class RunStatus:
     def _lines(self) -> list[tuple[str, str]]:
         at = f"{self.step} of {self.steps}" if self.step is not None else ""
         speed = f"{self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+        share = f"MFU {self.mfu:.1%}" if self.mfu is not None else ""
         left = f"{show_seconds(self.eta_seconds)} left" if self.eta_seconds is not None else ""
         nodes = f" on {', '.join(self.nodes)}" if self.nodes else ""
         return [
@@ -76,13 +82,19 @@ class RunStatus:
             ),
             ("attempt", f"{self.attempt}{nodes}" if self.attempt else ""),
             ("last ending", self.last_ending or ""),
-            ("step", ", ".join(filter(None, (at, speed, left)))),
+            ("step", ", ".join(filter(None, (at, speed, share, left)))),
             ("checkpoint", f"step {self.durable_step}" if self.durable_step is not None else ""),
-            # Of the training job alone: once the bill is there, that counts.
-            ("spent", show_usd(self.spent_micro_usd) if self.spent_micro_usd is not None and self.open else ""),
+            # Once the bill is there, that counts.
+            ("spent", self._spent() if self.open else ""),
             ("driver", self.driver or ""),
             *self.finished.items(),
         ]
+
+    def _spent(self) -> str:
+        if self.spent_micro_usd is None:
+            return ""
+        gap = f" by the training job alone, as its ledger tells ({self.spent_gap})" if self.spent_gap else ""
+        return f"{show_usd(self.spent_micro_usd)}{gap}"
 
 
 def status(run: Run) -> RunStatus:
@@ -94,6 +106,7 @@ def status(run: Run) -> RunStatus:
     step, speed = _speed(run, folder, last)
     finished = finished_stages(run)
     live = state not in ("none", "UNKNOWN") and last is not None and last.ended is None
+    spent, gap = _spent(run, folder, live)
     return RunStatus(
         run=run.name,
         stage=next((stage for stage in STAGE_NAMES if stage not in finished), "done"),
@@ -108,8 +121,10 @@ def status(run: Run) -> RunStatus:
         step=step,
         steps=run.train.steps,
         tokens_per_s=speed if live else None,
+        mfu=mfu(run, speed) if live and speed else None,
         eta_seconds=_eta(run, step, speed) if live else None,
-        spent_micro_usd=_spent(run, folder, entries, live),
+        spent_micro_usd=spent,
+        spent_gap=gap,
         durable_step=_durable(folder, entries),
         finished=finished,
     )
@@ -170,15 +185,18 @@ def _last_ending(entries: tuple[Entry, ...]) -> str | None:
     return f"attempt {ended[-1].attempt}: {ended[-1].ending}: {ended[-1].reason}" if ended else None
 
 
-def _spent(run: Run, folder: RunFolder | None, entries: tuple[Entry, ...], live: bool) -> int | None:
-    if folder is None or not entries:
-        return None
+def _spent(run: Run, folder: RunFolder | None, live: bool) -> tuple[int | None, str | None]:
+    """Micro-dollars so far, and why they are those of the training job alone (none: they are not)."""
+    if folder is None:
+        return None, None
     try:
         frozen_run, frozen = read_frozen(folder)
     except SteelrailError:
-        return None
-    rate = usd_per_second(frozen_run, frozen.usd_per_gpu_hour)
-    return None if rate is None else spent_micro_usd(entries, clock.now() if live else None, rate)
+        return None, None
+    slurm = None if run.slurm.executor == "local" else Slurm(retry_seconds=5.0)
+    accounts = Accounts(frozen_run, folder, slurm)
+    paid = accounts.paid(clock.now(), live)
+    return spent_micro_usd(frozen_run, paid, frozen.usd_per_gpu_hour), accounts.fault
 
 
 def _durable(folder: RunFolder | None, entries: tuple[Entry, ...]) -> int | None:

@@ -7,14 +7,13 @@ import os
 import socket
 from pathlib import Path
 
-from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.files import results_folder, write_whole
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm, user_name
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError
 from steelrail.formats.squeue import Identity, QueueRow, parse_identity
-from steelrail.launch.freeze import results_folder
 from steelrail.launch.jobs import read_jobs
 from steelrail.launch.request import folder_digest, job_name
 

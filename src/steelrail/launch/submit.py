@@ -14,6 +14,7 @@ import submitit
 from submitit.core.utils import FailedJobError, environment_variables
 
 from steelrail import log
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import TrainRecord
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
@@ -21,15 +22,17 @@ from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder
 from steelrail.clients.process import start_ticks
 from steelrail.clients.slurm import Slurm, clean_environment, user_name
+from steelrail.clients.store_requests import note_answered
 from steelrail.config.prices import price_for, usd_per_gpu_hour
 from steelrail.config.schema import Run
 from steelrail.errors import BusyError, ClusterError, ConfigError, must
-from steelrail.launch import supervise
+from steelrail.launch import ledger, supervise
 from steelrail.launch.attach import live_job
-from steelrail.launch.checks import check_memory, check_partition
+from steelrail.launch.budget import check_budget
+from steelrail.launch.checks import check_init, check_memory, check_partition
 from steelrail.launch.finished import finished
-from steelrail.launch.freeze import Frozen, freeze, results_folder, run_folder
-from steelrail.launch.inputs import Inputs, admitting_fabric, check_inputs, read_inputs
+from steelrail.launch.freeze import Frozen, freeze, run_folder
+from steelrail.launch.inputs import Inputs, check_inputs, left_out, read_inputs, receipt_warnings
 from steelrail.launch.job import SteelrailJob
 from steelrail.launch.jobs import JobLine, add_job, read_jobs, submitit_folder
 from steelrail.launch.lock import only_driver
@@ -38,7 +41,7 @@ from steelrail.launch.probes import probe_store
 from steelrail.launch.request import (
     Request,
     extra_parameters,
-    show,
+    show_start,
     submitit_parameters,
     train_request,
     with_choices,
@@ -81,21 +84,24 @@ def submit_or_attach(run: Run, inputs: Inputs, chosen: dict[str, Any]) -> Steelr
 def submit_new(run: Run, inputs: Inputs, folder: RunFolder, chosen: dict[str, Any]) -> SteelrailJob:
     """Check, freeze and submit. No job of the run may be alive."""
     check(run)
+    note_answered(results_folder(run), "train", inputs.key)
     check_inputs(run, inputs)
     frozen = _freeze(run, inputs, folder)
+    check_budget(run, folder, frozen)
     request = make_request(run, inputs, folder, frozen, chosen)
-    _log.info("the request:\n%s", show(request))
+    _log.info("the request:\n%s", show_start(run, request))
     folder.stop_request.unlink(missing_ok=True)
     job_id, holder = _hand_in(run, folder, frozen, request, chosen)
     line = JobLine(job_id, clock.now(), frozen.code_digest, frozen.config_digest, frozen.environment_digest, holder)
     add_job(folder, line)
-    _log.info("run %s: submitted job %s, key %s, code %s", run.name, job_id, inputs.key, frozen.code_digest)
+    how = "submitted" if holder is None else "started local"
+    _log.info("run %s: %s job %s, key %s, code %s", run.name, how, job_id, inputs.key, frozen.code_digest)
     return SteelrailJob(run, inputs, folder, line)
 
 
 def check(run: Run) -> None:
-    """Check what can be checked before anything is spent: memory, partition, accounting, store."""
-    for warning in check_memory(run):
+    """Check what can be checked before anything is spent: memory, weights, receipt, partition, accounting, store."""
+    for warning in [*check_memory(run), *check_init(run), *receipt_warnings(run)]:
         _log.warning("%s", warning)
     if run.slurm.executor == "slurm":
         slurm = Slurm()
@@ -108,9 +114,7 @@ def check(run: Run) -> None:
 
 def make_request(run: Run, inputs: Inputs, folder: RunFolder, frozen: Frozen, chosen: dict[str, Any]) -> Request:
     """Return the request as it is submitted: the run's, a user's choices, and the frozen code on the path."""
-    fabric = admitting_fabric(run)
-    unfit = fabric.exclude if fabric else ()
-    request = train_request(run, inputs.key, results_folder(run), unfit, os.environ)
+    request = train_request(run, inputs.key, results_folder(run), left_out(run), os.environ)
     return with_choices(with_setup(request, [f"export PYTHONPATH={shlex.quote(frozen.code)}"]), chosen)
 
 
@@ -121,6 +125,9 @@ def for_executor(run: Run, executor: submitit.Executor | None) -> Run:
     kind = _inner(executor).name()
     if kind not in ("slurm", "local"):
         raise ConfigError(must("executor", "submitit's slurm or local one", kind, "submit()", "hand in one of those"))
+    if kind == "local" and run.slurm.container is not None:
+        do = "remove it, or hand in a Slurm executor"
+        raise ConfigError(must("slurm.container", "left out for a local executor", "given", "submit()", do))
     return run.model_copy(update={"slurm": run.slurm.model_copy(update={"executor": kind})})
 
 
@@ -163,7 +170,9 @@ def _alive_locally(run: Run, inputs: Inputs) -> JobLine | None:
 
 
 def _freeze(run: Run, inputs: Inputs, folder: RunFolder) -> Frozen:
-    price = price_for(run, clock.now()) if run.shape.num_gpus else None
+    # The bill takes the price of the day on which training began.
+    began = min((entry.segment_started for entry in ledger.read(folder)), default=clock.now())
+    price = price_for(run, began) if run.shape.num_gpus else None
     rate = None if price is None else str(usd_per_gpu_hour(price))
     before = read_jobs(folder)
     frozen = freeze(folder, run, rate)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from steelrail import log
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence
@@ -19,10 +20,12 @@ from steelrail.clients import clock
 from steelrail.clients.ranks import MASTER_ADDR, MASTER_PORT, free_port
 from steelrail.clients.slurm import Slurm
 from steelrail.clients.store import Store
+from steelrail.clients.store_requests import note_answered
 from steelrail.config.schema import Run
 from steelrail.errors import SteelrailError, TrainError
 from steelrail.launch import ledger, traces
 from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
+from steelrail.launch.budget import Accounts
 from steelrail.launch.endings import Observed, Verdict, judge
 from steelrail.launch.freeze import Frozen, read_frozen
 from steelrail.launch.ledger import Entry
@@ -49,7 +52,9 @@ def main(root: str) -> str:
     run, frozen = read_frozen(folder)
     allocation, slurm = _allocation(run)
     store_claim = _claimer(run, folder.root.name)
-    site = Site(folder, folder.root.name, run, frozen, allocation, flags, store_claim)
+    # Patience with Slurm is for what must be known: the watch over the ranks goes on without a sum.
+    accounts = Accounts(run, folder, Slurm(timeout_seconds=10.0, retry_seconds=0.0)) if slurm else None
+    site = Site(folder, folder.root.name, run, frozen, allocation, flags, store_claim, accounts)
     close_open(folder, slurm, allocation.host, (allocation.job_id, allocation.segment))
     return supervise(site)
 
@@ -66,6 +71,7 @@ def supervise(site: Site) -> str:
             return "requeued"
         decision = _decide(site, verdict)
         if decision.action is Action.RESTART:
+            clock.sleep(decision.pause_seconds)
             continue
         return _leave(site, verdict, decision)
 
@@ -128,6 +134,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         terminated=site.flags.terminated or traces.all_terminated(site.folder, entry.attempt, world),
         near_limit=seconds_left(seen) < lead + 90,
         lost_nodes=site.allocation.lost() if code else (),
+        lived=traces.lived(site.folder, entry.attempt, world),
     )
 
 
@@ -224,6 +231,9 @@ def _allocation(run: Run) -> tuple[Allocation, Slurm | None]:
 
 def _claimer(run: Run, key: str) -> Callable[[], int]:
     def claim() -> int:
-        return fence.claim(Store.open(run.store), run.name, key)
+        try:
+            return fence.claim(Store.open(run.store), run.name, key)
+        finally:
+            note_answered(results_folder(run), "train", key)
 
     return claim

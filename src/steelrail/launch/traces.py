@@ -94,6 +94,11 @@ def exits(folder: RunFolder, attempt: int, world_size: int) -> dict[int, int]:
     return {rank: int(end.data["exit_code"]) for rank, end in ends.items() if end is not None}
 
 
+def lived(folder: RunFolder, attempt: int, world_size: int) -> bool:
+    """Return whether any rank came as far as its own first word."""
+    return any(folder.events(attempt, rank).exists() for rank in range(world_size))
+
+
 def all_terminated(folder: RunFolder, attempt: int, world_size: int) -> bool:
     """Return whether TERM made every rank save: within a preemption's grace Slurm sends it to ranks, not to us."""
     ends = [_end_of(folder, attempt, rank) for rank in range(world_size)]

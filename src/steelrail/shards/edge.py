@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelrail.artifacts.corpus import CorpusManifest
-from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.artifacts.files import read_artifact, results_folder, write_artifact
 from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.artifacts.shards import PartManifest, ShardsManifest
 from steelrail.clients import clock
 from steelrail.clients.provenance import provenance
 from steelrail.clients.store import MissingObjectError, Store
+from steelrail.clients.store_requests import note_answered
 from steelrail.config import keys
 from steelrail.config.schema import Run
 from steelrail.errors import ConfigError, InputError, must
@@ -29,12 +30,12 @@ _log = logger(__name__)
 
 def manifest_path(run: Run) -> Path:
     """Return where the shards manifest of a run is."""
-    return _folder(run) / "shards" / "manifest.json"
+    return results_folder(run) / "shards" / "manifest.json"
 
 
 def part_path(run: Run, part: int) -> Path:
     """Return where the manifest of one part is."""
-    return _folder(run) / "shards" / "parts" / f"{part:02d}.json"
+    return results_folder(run) / "shards" / "parts" / f"{part:02d}.json"
 
 
 def part_key(store: Store, run: Run, key: str, part: int) -> str:
@@ -74,10 +75,13 @@ def make_part(run: Run, part: int) -> PartManifest:
         do = "name one of the run file's parts"
         raise ConfigError(must("part", f"from 0 to {run.shards.parts - 1}", part, "--part", do))
     if job_id := _job_id():
-        note_job(_folder(run), NotedJob("shards", plan.key, job_id))
-    store = Store.open(run.store)
-    found = _find_part(store, run, plan, part)
-    manifest = _adopted(found, _job_id()) if found else _make(store, run, plan, part)
+        note_job(results_folder(run), NotedJob("shards", plan.key, job_id))
+    try:
+        store = Store.open(run.store)
+        found = _find_part(store, run, plan, part)
+        manifest = _adopted(found, _job_id()) if found else _make(store, run, plan, part)
+    finally:
+        note_answered(results_folder(run), "shards", plan.key)
     write_artifact(part_path(run, part), manifest)
     return manifest
 
@@ -108,7 +112,7 @@ class _Plan:
 
 
 def _plan(run: Run) -> _Plan:
-    corpus = read_artifact(_folder(run) / "corpus" / "manifest.json", CorpusManifest)
+    corpus = read_artifact(results_folder(run) / "corpus" / "manifest.json", CorpusManifest)
     tokenizer = read_tokenizer(run.shards.tokenizer)
     identity = digest_of(tokenizer)
     key = combined_key(run, corpus, identity)
@@ -167,7 +171,3 @@ def _adopted(found: PartManifest, job_id: str | None) -> PartManifest:
 
 def _job_id() -> str | None:
     return os.environ.get("SLURM_JOB_ID")
-
-
-def _folder(run: Run) -> Path:
-    return Path(run.results) / run.name

@@ -29,22 +29,28 @@ log = logger(__name__)
 
 
 def build(run: Run, device: torch.device) -> TrainState:
-    """Return the sharded model and its optimizer at step 0, ready to train or to be restored into.
+    """Return the sharded model and its optimizer at step 0. The process group of all ranks must be there.
 
-    The process group of all ranks must be there. Weights come from ``train.init_from`` or the seed; raises
-    ``InputError`` when those files do not fit the model.
+    The weights hold nothing yet (whatever was in memory): restore a checkpoint into them, or call ``first_weights``.
     """
     freeze_kernels(run.train.deterministic)
     train = run.train
     mesh = make_mesh(device.type, dist.get_world_size())
     model = build_model(train.model, mesh, device, train.precision, train.recompute, regather=not keeps_whole(run))
-    if train.init_from is None:
-        initialise(model, train.seed)
-    else:
-        read_weights(model, Path(train.init_from))
     waits = Waits(clock.monotonic, device)
     time_collectives(model, waits)
     return TrainState(model, make_optimizer(model, train.optimizer), mesh, waits)
+
+
+def first_weights(run: Run, state: TrainState, beat: Callable[[], None]) -> None:
+    """Fill the weights of a model that has no checkpoint: from ``train.init_from``, or from the seed.
+
+    ``beat`` is called for each parameter. Raises ``InputError`` when the files do not fit the model.
+    """
+    if run.train.init_from is None:
+        initialise(state.model, run.train.seed, beat)
+    else:
+        read_weights(state.model, Path(run.train.init_from), beat)
 
 
 def train(context: TrainContext, state: TrainState) -> Outcome:
@@ -67,6 +73,14 @@ def freeze_kernels(deterministic: bool) -> None:
     # Every buffer is written before it is read; filling each one first would cost a pass over memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+
+
+def versions(run: Run) -> dict[str, str]:
+    """Return what computes and adds here: another version or device may round otherwise."""
+    if run.shape.device == "cpu":
+        return {"torch": torch.__version__}
+    nccl = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    return {"torch": torch.__version__, "nccl": nccl, "gpu": torch.cuda.get_device_name()}
 
 
 def _recorder(context: TrainContext, stack: ExitStack) -> Record:

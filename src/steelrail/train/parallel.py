@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
@@ -82,9 +83,10 @@ def as_fsdp(model: nn.Module) -> FSDPModule:
 
 
 @torch.no_grad()
-def initialise(model: Llama, seed: int) -> None:
+def initialise(model: Llama, seed: int, beat: Callable[[], None]) -> None:
     """Fill every parameter's local rows with its random first values: a function of (seed, parameter, row) only."""
     for name, parameter in model.named_parameters():
+        beat()
         rows = local_rows(cast(DTensor, parameter))
         fill_rows(local(parameter), name, tuple(parameter.shape), rows.start, model.shape.num_layers, seed)
 

@@ -8,7 +8,9 @@ appendix B, there without the causal half.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from steelrail.config.schema import Model, Run, Shape
 from steelrail.units import GB, SECONDS_PER_HOUR
@@ -23,6 +25,8 @@ MEMORY_GB = {"h100-sxm": 80.0, "h200-sxm": 141.0, "cpu": 2.0}
 ASSUMED_MFU = {"h100-sxm": 0.40, "h200-sxm": 0.40, "cpu": 0.15}
 # CUDA context, NCCL's buffers, cuBLAS workspace, fragmentation.
 RESERVE_GB = {"h100-sxm": 5.0, "h200-sxm": 5.0, "cpu": 0.3}
+# Steps in which kernels are loaded and buffers grow.
+_WARM_STEPS = 3
 _LOSS_CHUNK_BYTES = 3 * FP32_BYTES * 2**27
 
 
@@ -75,7 +79,7 @@ def plan(run: Run) -> Plan:
     shape, train = run.shape, run.train
     tokens = train.global_batch_sequences * train.sequence_tokens
     flops = flops_per_token(train.model, train.sequence_tokens)
-    compute = flops * tokens / (shape.world_size * _peak_flops(run) * ASSUMED_MFU[shape.gpu])
+    compute = flops * tokens / (shape.world_size * peak_flops(run) * ASSUMED_MFU[shape.gpu])
     communication = communication_floor_seconds(run)
     step_seconds = max(compute, communication)
     return Plan(
@@ -116,14 +120,22 @@ def flops_per_token(model: Model, positions: int) -> float:
     return 6.0 * multiplying + 6.0 * model.num_layers * positions * model.dim
 
 
-def mfu(run: Run, tokens_per_s: float) -> float:
-    """Return the model FLOPs achieved over the peak of all ranks."""
+def mfu(run: Run, tokens_per_s: float) -> float | None:
+    """Return the model FLOPs achieved over the peak of all ranks; none on the CPU, whose peak nobody knows."""
+    if "cpu" in (run.shape.device, run.shape.gpu):
+        return None
     achieved = flops_per_token(run.train.model, run.train.sequence_tokens) * tokens_per_s
-    return achieved / (run.shape.world_size * _peak_flops(run))
+    return achieved / (run.shape.world_size * peak_flops(run))
 
 
-def _peak_flops(run: Run) -> float:
-    """FLOP/s of one rank at the run's precision."""
+def usual_mfu(run: Run, tokens_per_s: Sequence[float]) -> float | None:
+    """Return the MFU of an attempt's middle step, its first few left out; none when it made no more than those."""
+    rates = tokens_per_s[_WARM_STEPS:]
+    return mfu(run, median(rates)) if rates else None
+
+
+def peak_flops(run: Run) -> float:
+    """Return the FLOP/s of one rank at the run's precision."""
     peaks = PEAK_FP32_TFLOPS if run.train.precision == "fp32" else PEAK_TFLOPS
     return peaks[run.shape.gpu] * 1e12
 

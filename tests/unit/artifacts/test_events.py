@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from steelrail.artifacts import events
 from steelrail.artifacts.events import Event, EventWriter, read_events
 
 
@@ -29,3 +32,38 @@ def test_a_torn_end_is_cut_before_more_is_written(tmp_path: Path) -> None:
     second.write("note", text="after")
     second.close()
     assert ["kept", "after"] == [event.data["text"] for event in read_events(path)]
+
+
+def reopened(path: Path) -> bytes:
+    """Open the file for more, as the next writer does, and return what is then there."""
+    EventWriter(path, attempt=2, rank=0, host="n2", clock=lambda: 3.0).close()
+    return path.read_bytes()
+
+
+BLOCK = events._BLOCK_BYTES
+TORN = (1, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7)
+
+
+@pytest.mark.parametrize("torn", TORN)
+@pytest.mark.parametrize("whole", [b"", b"{}\n", b"x" * (2 * BLOCK) + b"\n{}\n"])
+def test_a_torn_end_of_any_length_is_cut_and_nothing_else(tmp_path: Path, whole: bytes, torn: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(whole + b"y" * torn)
+    assert whole == reopened(path)
+
+
+@pytest.mark.parametrize("whole", [b"", b"{}\n", b"x" * BLOCK + b"\n", b"x" * (BLOCK - 1) + b"\n"])
+def test_a_file_that_ends_in_a_whole_line_is_left_as_it_is(tmp_path: Path, whole: bytes) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(whole)
+    assert whole == reopened(path)
+
+
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**36)  # a hole: reading it whole would take 64 GiB of memory
+        file.seek(2**36)
+        file.write(b"\n{}\n{torn")
+    EventWriter(path, attempt=2, rank=0, host="n2", clock=lambda: 3.0).close()
+    assert 2**36 + len(b"\n{}\n") == path.stat().st_size

@@ -14,8 +14,10 @@ from steelrail.config.prices import (
     load_price_book,
     price_book_digest,
     price_for,
+    require_service,
     row_at,
     rows_on,
+    storage_on,
     usd_per_gpu_hour,
 )
 from steelrail.config.schema import Run
@@ -220,3 +222,37 @@ def test_a_folder_without_price_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.yaml").write_text("version: 1\n")
     with pytest.raises(ConfigError, match=r"price book must be a folder with .* files, is empty of them"):
         load_price_book(tmp_path)
+
+
+STORE = """
+  - {{service: s3, region: {region}, usd_gb_month: {usd}, effective_from: {day}, read_on: {day}, source: acme,
+     trust: high}}
+"""
+
+
+def test_a_store_has_one_rate_a_region_the_newest_in_force(tmp_path: Path) -> None:
+    days = [
+        ("a", '"1"', "2026-01-01"),
+        ("a", '"2"', "2026-06-01"),
+        ("b", '"3"', "2026-02-01"),
+        ("a", '"4"', "2026-12-01"),
+    ]
+    rows = "".join(STORE.format(region=region, usd=usd, day=day) for region, usd, day in days)
+    (tmp_path / "2026-01.yaml").write_text(f"version: 1\nstorage:{rows}")
+    found = storage_on(load_price_book(tmp_path), date(2026, 11, 1))
+    assert {(one.region, one.usd_gb_month) for one in found} == {("a", "2"), ("b", "3")}
+
+
+def test_a_store_that_the_book_does_not_know_is_refused_with_the_nearest_name() -> None:
+    require_service(load_price_book(BOOK), "coreweave-object-hot")
+    with pytest.raises(ConfigError, match=r"cost.store_service must be .*did you mean aws-s3-standard"):
+        require_service(load_price_book(BOOK), "aws-s3-standart")
+
+
+def test_a_misspelt_store_is_refused_before_anything_is_spent() -> None:
+    run = load_run(HOME / "config" / "llama3-70b-4x16.yaml")
+    wrong = run.model_copy(
+        update={"cost": run.cost.model_copy(update={"store_service": "s3", "price_book": str(BOOK)})}
+    )
+    with pytest.raises(ConfigError, match=r"cost\.store_service"):
+        price_for(wrong, datetime(2026, 11, 30, tzinfo=UTC).timestamp())

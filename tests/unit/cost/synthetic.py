@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from steelrail.artifacts.corpus import CorpusManifest
 from steelrail.artifacts.fabric import DeviceFact, FabricReport, Measurement, NodeFact, PairMeasurement
 from steelrail.artifacts.files import Provenance, write_artifact
+from steelrail.artifacts.requests import NotedRequests, Requests, note_requests
 from steelrail.artifacts.shards import DataShard, ShardsManifest, TokenizerIdentity
 from steelrail.artifacts.train import Attempt, Ending, TrainRecord
 from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED, RunFolder
@@ -36,6 +37,8 @@ GPUS_PER_RANK = GPUS_PER_NODE // RANKS_PER_NODE
 SAVE_EVERY = 25
 BATCH_TOKENS = 2048
 CHECKPOINT_BYTES = 4_500_000
+SAVE_REQUESTS = Requests(put=4, get=3, list=1, delete=2)  # of each rank at each save
+PART_REQUESTS = Requests(put=3, get=70)  # of each shard job
 HOME = Path(__file__).parents[3]
 
 
@@ -306,6 +309,8 @@ class _Story:
         write_artifact(self.folder / "shards" / "manifest.json", _shards_manifest())
         write_artifact(self.folder / "fabric" / "report.json", _fabric_report(hosts))
         write_artifact(self.folder / "corpus" / "manifest.json", _corpus_manifest())
+        for _ in range(4):
+            note_requests(self.folder, NotedRequests(stage="shards", key=KEY, requests=PART_REQUESTS))
         pq.write_table(pa.Table.from_pylist(self.metrics), self.folder / "train" / "metrics.parquet")
         text = "|".join(SACCT_FIELDS) + "\n" + "\n".join(self.rows) + "\n"
         return Synthetic(self.run, FakeSlurm(text), dict(self.truth.gpu_seconds), record)
@@ -385,11 +390,13 @@ class _Rank:
         self.spend("checkpoint", 0.5 + wait)
         self.event("save", step=number, bytes=CHECKPOINT_BYTES, stall_seconds=0.5)
         self.event("enter", category="productive")
-        # Upload goes on behind the steps; its word comes at once here, which moves no time.
+        # Upload goes on behind the steps; its words come at once here, which move no time.
+        self.event("requests", **SAVE_REQUESTS.model_dump())
         self.event("durable", step=number, where="store", bytes=CHECKPOINT_BYTES, seconds=0.4)
 
     def close(self) -> float:
         if self.act.exit_code is not None:
+            self.event("requests", put=0, get=0, list=0, delete=0)
             self.event("end", exit_code=self.act.exit_code, reason="")
         else:
             self.file.write('{"time": 17')  # torn: the rank was killed while it wrote

@@ -261,3 +261,58 @@ def test_a_fabric_job_that_failed_before_is_on_the_bill(tmp_path: Path) -> None:
     (same,) = [one.micro_usd for one in before.segments if one.job_id == "100"]
     assert ("FAILED", same) == next((one.state, one.micro_usd) for one in after.segments if one.job_id == "95")
     assert before.total_micro_usd is not None and before.total_micro_usd + same == after.total_micro_usd
+
+
+SAVES = {1: 2, 2: 1, 3: 2, 4: 1, 5: 2}  # by attempt, of each of its eight ranks: at steps that 25 divides
+
+
+def test_requests_of_every_attempt_and_shard_job_are_counted_and_priced_at_the_runs_store(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    made = edge.run_stage(built.run, built.slurm).requests
+    saves = 8 * sum(SAVES.values())
+    assert {name: one.put for name, one in made.counts.items()} == {
+        "shards": 12,
+        **{f"attempt {number}": 8 * 4 * count for number, count in SAVES.items()},
+    }
+    assert (made.total.put, made.total.get, made.total.list) == (12 + 4 * saves, 280 + 3 * saves, saves)
+    exact = (made.total.put + made.total.list) * 5 + made.total.get * 0.4
+    assert (made.micro_usd, made.service, made.reason) == (round(exact), "aws-s3-standard", None)
+
+
+def with_store(built: synthetic.Synthetic, endpoint: str, **cost: object) -> Run:
+    store = built.run.store.model_copy(update={"endpoint": endpoint})
+    return built.run.model_copy(update={"store": store, "cost": built.run.cost.model_copy(update=cost)})
+
+
+def test_requests_to_a_store_that_the_book_does_not_know_are_counted_and_not_priced(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    summary = edge.run_stage(with_store(built, "https://s3.example.com"), built.slurm)
+    assert summary.requests.total.put > 0
+    assert (summary.requests.micro_usd, summary.requests.reason) == (
+        None,
+        "the price of this store is not in the price book",
+    )
+    assert summary.storage_micro_usd_per_month is None
+
+
+def test_a_store_of_ones_own_is_priced_by_its_name_in_the_book(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    run = with_store(built, "https://object.example.com", store_service="coreweave-object-hot")
+    made = edge.run_stage(run, built.slurm)
+    assert (made.requests.micro_usd, made.requests.source) == (0, "coreweave.com/pricing")
+    assert made.storage_micro_usd_per_month is not None and made.storage_micro_usd_per_month > 0
+
+
+def test_an_attempt_of_earlier_code_that_counted_nothing_leaves_the_sum_unknown(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    for path in (Path(built.run.results) / built.run.name / "train").rglob("attempt-0003-rank-*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"requests"' not in line))
+    made = edge.run_stage(built.run, built.slurm).requests
+    assert (made.micro_usd, made.reason) == (None, "requests of attempt 3 were not counted")
+
+
+def test_a_misspelt_store_of_the_price_book_is_named(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path, store_service="aws-s3-standart")
+    with pytest.raises(ConfigError, match="did you mean aws-s3-standard"):
+        edge.run_stage(built.run, built.slurm)

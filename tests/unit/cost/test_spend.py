@@ -1,35 +1,31 @@
-"""What a run has cost so far."""
+"""What segments cost, as a bill sums them."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from decimal import Decimal
 
 import pytest
-import synthetic
 
-from steelrail.config.prices import price_for
-from steelrail.cost.spend import over_budget, spent_so_far
+from steelrail.cost.balance import Rates
+from steelrail.cost.segments import Segment
+from steelrail.cost.spend import spent
 
-DAY = float(synthetic.T0)
-
-
-def test_an_hour_of_the_whole_allocation(tmp_path: Path) -> None:
-    run = synthetic.make_run(tmp_path)
-    assert spent_so_far(run, price_for(run, DAY), 3600.0) == 64 * 3_990_000
+RATES = Rates(Decimal("3.99"), Decimal("0.04"))
 
 
-def test_a_run_without_gpus_pays_for_its_ranks_cpus(tmp_path: Path) -> None:
-    run = synthetic.make_run(tmp_path)
-    bare = run.model_copy(update={"shape": run.shape.model_copy(update={"gpus_per_node": 0})})
-    assert spent_so_far(bare, price_for(run, DAY), 3600.0) == 8 * 8 * 40_000
+def segment(seconds: float, gpus: int = 64, cpus: int = 8) -> Segment:
+    return Segment("train", "1", 0, "COMPLETED", ("n1",), 100.0, 100.0 + seconds, gpus, cpus)
 
 
-@pytest.mark.parametrize(("seconds", "over"), [(3599.0, False), (3600.0, True)])
-def test_the_budget_is_reached_to_the_micro_dollar(tmp_path: Path, seconds: float, over: bool) -> None:
-    run = synthetic.make_run(tmp_path, budget_usd="255.36")
-    assert over_budget(run, price_for(run, DAY), seconds) is over
+def test_an_hour_of_gpus_and_an_hour_of_cpus_where_there_are_none() -> None:
+    assert spent([segment(3600.0), segment(3600.0, gpus=0)], RATES) == 64 * 3_990_000 + 8 * 40_000
 
 
-def test_no_budget_is_never_reached(tmp_path: Path) -> None:
-    run = synthetic.make_run(tmp_path)
-    assert not over_budget(run, price_for(run, DAY), 1e12)
+@pytest.mark.parametrize(("segments", "expected"), [(1, 1_108), (3, 3_324)])
+def test_each_segment_is_rounded_once_as_on_the_bill(segments: int, expected: int) -> None:
+    # One GPU-second is 1,108.33 micro-dollars; three together would be 3,325.
+    assert spent([segment(1.0, gpus=1)] * segments, RATES) == expected
+
+
+def test_nothing_costs_nothing() -> None:
+    assert spent([], RATES) == 0

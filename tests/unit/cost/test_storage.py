@@ -8,8 +8,9 @@ from typing import Any
 import synthetic
 
 from steelrail.artifacts.events import Event
+from steelrail.artifacts.requests import Requests
 from steelrail.config.prices import load_price_book
-from steelrail.cost.storage import Stored, durable_bytes, month_at, price_storage, stored
+from steelrail.cost.storage import Stored, cost_at, durable_bytes, price_storage, stored
 
 BOOK = load_price_book(synthetic.HOME / "config" / "prices")
 
@@ -29,12 +30,13 @@ def test_only_the_checkpoints_that_are_kept_count() -> None:
 
 
 def test_a_seventy_billion_state_costs_twenty_dollars_a_month() -> None:
-    costs = price_storage(BOOK, date(2026, 11, 30), Stored(847_000_000_000, 1, 0))
-    assert month_at(costs, "aws-s3-standard") == 19_481_000
+    costs = price_storage(BOOK, date(2026, 11, 30), Stored(847_000_000_000, 1, 0), None)
+    at_home = cost_at(costs, "aws-s3-standard")
+    assert at_home is not None and at_home.micro_usd_per_month == 19_481_000
 
 
 def test_stores_are_cheapest_first_and_unknown_egress_is_not_free() -> None:
-    costs = price_storage(BOOK, date(2026, 11, 30), Stored(10**9, 1, 0))
+    costs = price_storage(BOOK, date(2026, 11, 30), Stored(10**9, 1, 0), None)
     assert [(one.row.service, one.micro_usd_per_month, one.micro_usd_to_leave) for one in costs] == [
         ("aws-s3-standard", 23_000, 90_000),
         ("coreweave-object-hot", 60_000, 0),
@@ -43,5 +45,23 @@ def test_stores_are_cheapest_first_and_unknown_egress_is_not_free() -> None:
 
 
 def test_a_rate_not_yet_in_force_is_left_out() -> None:
-    costs = price_storage(BOOK, date(2026, 9, 1), Stored(10**9, 1, 0))
-    assert month_at(costs, "coreweave-object-hot") is None
+    costs = price_storage(BOOK, date(2026, 9, 1), Stored(10**9, 1, 0), None)
+    assert cost_at(costs, "coreweave-object-hot") is None
+
+
+def test_a_store_that_is_not_said_is_none_of_them() -> None:
+    assert cost_at(price_storage(BOOK, date(2026, 11, 30), Stored(10**9, 1, 0), None), None) is None
+
+
+def test_requests_are_priced_at_every_store_and_those_of_a_free_one_cost_nothing() -> None:
+    costs = price_storage(BOOK, date(2026, 11, 30), Stored(0, 0, 0), Requests(put=900_000, get=2_000_000, list=100_000))
+    assert {one.row.service: one.micro_usd_of_requests for one in costs} == {
+        "aws-s3-standard": 5_000_000 + 800_000,
+        "coreweave-object-hot": 0,
+        "aws-s3-express": 1_130_000 + 60_000,
+    }
+
+
+def test_requests_that_nobody_counted_cost_an_unknown_sum() -> None:
+    costs = price_storage(BOOK, date(2026, 11, 30), Stored(0, 0, 0), None)
+    assert {one.micro_usd_of_requests for one in costs} == {None}

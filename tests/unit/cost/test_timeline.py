@@ -57,6 +57,11 @@ def test_a_step_that_an_earlier_attempt_made_is_replayed() -> None:
     assert seconds(*events, end=20, replayed_to=5) == {"communication": 2.0, "replayed": 8.0, "productive": 10.0}
 
 
+def test_a_word_on_requests_proves_no_progress_of_a_rank_that_was_killed() -> None:
+    found = spans(enter(0, "restore"), event(10, "restore", step=1), event(60, "requests", put=1), end=100)
+    assert found == [(0, 10, "restore"), (10, 100, "lost")]
+
+
 def test_a_heldout_loss_between_steps_trains_or_replays_with_them() -> None:
     events = (enter(0, "productive"), step(1, 0, 10), step(2, 14, 20), step(3, 26, 30), event(30, "end", exit_code=0))
     assert seconds(*events, end=30, replayed_to=1) == {"replayed": 14.0, "productive": 16.0}

@@ -11,7 +11,7 @@ SIZE = 10**9
 
 
 def fact(rank: int, seconds: float | None = 0.1) -> QuickFact:
-    return QuickFact(rank, f"node{rank // 2 + 1}", rank % 2, "H100", "same", seconds, 0.01, 1.5)
+    return QuickFact(rank, f"node{rank // 2 + 1}", rank % 2, "H100", f"GPU-{rank % 2}", "same", seconds, 0.01, 1.5)
 
 
 FACTS = [fact(rank) for rank in range(8)]
@@ -71,3 +71,12 @@ def test_times_are_those_of_the_slowest_rank() -> None:
 def test_bits_without_a_majority_stop_the_attempt_and_name_all() -> None:
     result = quick_verdict([fact(0, None), replace(fact(2, None), product="other")], SIZE, a_run(), None)
     assert (result.ok, result.culprits) == (False, ("node1", "node2"))
+
+
+def test_a_node_that_the_receipt_does_not_cover_is_named_and_no_fault() -> None:
+    result = quick_verdict(changed(5, host="node9"), SIZE, a_run(), baseline(10.0))
+    assert (result.ok, result.uncovered) == (True, ("node9",))
+
+
+def test_without_a_receipt_nothing_is_called_uncovered() -> None:
+    assert quick_verdict(FACTS, SIZE, a_run(), None).uncovered == ()

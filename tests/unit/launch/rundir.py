@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+import time
 
 from steelrail.artifacts.events import EventWriter
-from steelrail.artifacts.files import Provenance, write_artifact
+from steelrail.artifacts.fabric import FabricReport
+from steelrail.artifacts.files import Provenance, results_folder, write_artifact
 from steelrail.artifacts.shards import DataShard, ShardsManifest, TokenizerIdentity
 from steelrail.artifacts.trainer import RunFolder
+from steelrail.config.keys import fabric_key
+from steelrail.fabric.receipt import hardware_digest
 from steelrail.launch import ledger
 from steelrail.launch.endings import Verdict
-from steelrail.launch.freeze import freeze, results_folder, run_folder
+from steelrail.launch.freeze import freeze, run_folder
 from steelrail.launch.inputs import read_inputs
 from steelrail.launch.ledger import Entry
 
@@ -66,6 +70,19 @@ def write_inputs(run, data_digest="data"):
     path.parent.mkdir(parents=True, exist_ok=True)
     write_artifact(path, shards_manifest(run, data_digest))
     return read_inputs(run)
+
+
+def write_fabric(run, exclude=(), **changed):
+    """Write a report of the fabric stage that admits the run, as of now, and return it."""
+    fields = {
+        "run": run.name, "key": fabric_key(run), "job_id": "9", "backend": "gloo", "nodes": (), "num_leaves": 1,
+        "pairs": (), "world": (), "findings": (), "fit": True, "exclude": exclude,
+        "hardware_digest": hardware_digest(()), "measured": time.time(), "valid_until": time.time() + 3600.0,
+        "provenance": PROVENANCE,
+    }  # fmt: skip
+    report = FabricReport.model_validate({**fields, **changed})
+    write_artifact(results_folder(run) / "fabric" / "report.json", report)
+    return report
 
 
 def frozen_folder(run, inputs):

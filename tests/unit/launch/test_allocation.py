@@ -3,6 +3,7 @@ import sys
 import time
 
 import pytest
+from rundir import write_fabric
 
 from steelrail.clients import process
 from steelrail.clients.process import Completed
@@ -63,6 +64,14 @@ def test_a_requeue_leaves_out_the_culprit_when_enough_nodes_remain(demo):
     asked = []
     allocation(demo, door(asked, sinfo=(0, NODES, ""))).requeue(["node3"])
     assert asked[-2:] == [["scontrol", "requeue", "15"], ["scontrol", "update", "JobId=15", "ExcNodeList=node3"]]
+
+
+def test_a_requeue_goes_on_leaving_out_what_the_fabric_stage_ruled_out(here):
+    asked = []
+    write_fabric(here, exclude=("node1",))
+    six = NODES + "node6|idle|4|gpu:16\n"
+    allocation(here, door(asked, sinfo=(0, six, ""))).requeue(["node3"])
+    assert asked[-1] == ["scontrol", "update", "JobId=15", "ExcNodeList=node1,node3"]
 
 
 def test_a_requeue_leaves_nobody_out_when_too_few_would_remain(demo):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from rundir import write_fabric
 
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
@@ -110,6 +111,14 @@ def test_an_exclusion_is_dropped_when_too_few_other_nodes_are_up(demo):
     )
     care(demo, door, see(door))
     assert door.asked[-1] == ["scontrol", "update", "JobId=15", "ExcNodeList="]
+
+
+def test_a_node_that_the_fabric_stage_ruled_out_stays_out_however_few_are_up(here):
+    write_fabric(here, exclude=("node3",))
+    few = (0, NODES.replace("node5|idle", "node5|down*"), "")
+    door = slurm(scontrol_show=job(ExcNodeList="node[2-3]"), sinfo=few, scontrol_update=(0, "", ""))
+    care(here, door, see(door))
+    assert door.asked[-1] == ["scontrol", "update", "JobId=15", "ExcNodeList=node3"]
 
 
 def test_an_exclusion_stays_while_enough_other_nodes_are_up(demo):

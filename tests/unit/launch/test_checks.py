@@ -1,9 +1,13 @@
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from steelrail.config.load import load_run
-from steelrail.errors import ClusterError, ConfigError
+from steelrail.errors import ClusterError, ConfigError, InputError
 from steelrail.formats.sinfo import parse_nodes
-from steelrail.launch.checks import check_memory, check_partition
+from steelrail.launch.checks import check_init, check_memory, check_partition
+from steelrail.train.names import to_hugging_face
+from steelrail.train.shapes import parameter_shapes
 
 FOUR = "".join(f"node{number}|idle|4|gpu:h100:16\n" for number in range(1, 5))
 
@@ -58,3 +62,23 @@ def test_a_model_that_cannot_fit_is_refused_with_what_would_help():
     greedy = run.model_copy(update={"train": run.train.model_copy(update={"recompute": False})})
     with pytest.raises(ConfigError, match=r"train\.recompute: true"):
         check_memory(greedy)
+
+
+def test_random_weights_need_no_check(demo):
+    assert check_init(demo) == []
+
+
+def test_initial_weights_are_held_against_the_model(demo, change, tmp_path):
+    shapes = parameter_shapes(demo.train.model)
+    whole = {to_hugging_face(name): np.zeros(shape, np.float16) for name, shape in shapes.items()}
+    save_file(whole, tmp_path / "model.safetensors")
+    run = change(demo, "train", init_from=str(tmp_path))
+    assert check_init(run) == []
+    wider = run.train.model.model_copy(update={"ffn_dim": 512})
+    with pytest.raises(InputError, match=r"gate_proj.weight must be of shape \(512, 128\), is \(384, 128\)"):
+        check_init(change(run, "train", model=wider))
+
+
+def test_weights_that_this_machine_does_not_see_are_said(demo, change, tmp_path):
+    (said,) = check_init(change(demo, "train", init_from=str(tmp_path / "elsewhere")))
+    assert said.startswith("train.init_from must be a folder here, is missing")

@@ -57,6 +57,17 @@ def test_the_rank_that_raised_is_named_with_its_step_and_trace():
     assert verdict.trace.startswith("Traceback")
 
 
+def test_a_step_that_slurm_ends_before_any_rank_lived_is_no_error_that_repeats():
+    aborted = TaskEnd(2, "node2", "Aborted", None)
+    verdict = judge(seen(task_ends=[aborted], lived=False))
+    assert (verdict.ending, verdict.culprit, verdict.mark) == (Ending.JOB_ERROR, "node2", None)
+    assert verdict.reason.endswith("before any rank lived")
+    assert judge(seen(task_ends=[aborted])).mark == "rank killed: Aborted"
+    assert judge(seen(lived=False)).mark is None
+    absent = TaskEnd(2, "node2", "Exited with exit code 127", 127)
+    assert judge(seen(task_ends=[absent], lived=False)).mark == "no word: Exited with exit code 127"
+
+
 def test_peers_that_lost_a_connection_are_not_the_culprit():
     peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer [10.0.0.3]:1234")
     assert judge(seen(faults=[peer, fault(2, 10.0)])).rank == 2

@@ -1,10 +1,19 @@
 import os
+import time
 
 import pytest
-from rundir import write_inputs
+from rundir import write_fabric, write_inputs
 
+from steelrail.artifacts.files import results_folder
 from steelrail.errors import ConfigError, InputError
-from steelrail.launch.inputs import check_inputs, folder_digest, read_inputs
+from steelrail.launch.inputs import (
+    admitting_fabric,
+    check_inputs,
+    folder_digest,
+    left_out,
+    read_inputs,
+    receipt_warnings,
+)
 
 
 def weights(tmp_path, content=b"weights"):
@@ -53,3 +62,32 @@ def test_a_tokenizer_larger_than_the_model_is_refused(here):
     small = here.model_copy(update={"train": here.train.model_copy(update={"model": model})})
     with pytest.raises(ConfigError, match="at least the tokenizer's 8192, is 8191"):
         check_inputs(small, inputs)
+
+
+def test_a_receipt_that_counts_is_the_baseline_and_keeps_its_nodes_out(here):
+    report = write_fabric(here, exclude=("node3",))
+    assert (admitting_fabric(here), left_out(here), receipt_warnings(here)) == (report, ("node3",), [])
+
+
+def test_a_stale_receipt_is_told_in_one_line_with_its_age_and_what_to_run_and_blocks_nothing(here):
+    measured = time.time() - 9.5 * 86400
+    write_fabric(here, exclude=("node3",), measured=measured, valid_until=measured + 7 * 86400)
+    (said,) = receipt_warnings(here)
+    assert "fabric receipt must be younger than 7 d 0 h (fabric.valid_hours), is 9 d 12 h old" in said
+    assert "run steelrail fabric on this run file" in said and "training goes on" in said and "\n" not in said
+    assert (admitting_fabric(here), left_out(here)) == (None, ())
+
+
+def test_a_run_without_a_receipt_is_told_so(here):
+    (said,) = receipt_warnings(here)
+    assert "fabric receipt must be there, is missing" in said
+    assert left_out(here) == ()
+
+
+def test_a_receipt_that_cannot_be_read_blocks_nothing(here):
+    path = results_folder(here) / "fabric" / "report.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    (said,) = receipt_warnings(here)
+    assert "FabricReport must be valid" in said and "training goes on" in said
+    assert (admitting_fabric(here), left_out(here)) == (None, ())

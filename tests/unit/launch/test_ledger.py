@@ -4,7 +4,6 @@ from steelrail.launch import ledger
 from steelrail.launch.endings import Verdict
 from steelrail.launch.ledger import Entry
 from steelrail.launch.policy import Action, Past
-from steelrail.launch.spend import paid_seconds
 
 
 def entry(attempt=1, **changes):
@@ -59,13 +58,3 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 def test_a_folder_in_which_nothing_ran_has_no_attempts(tmp_path):
     assert ledger.read(RunFolder(tmp_path)) == ()
-
-
-def test_a_segment_is_paid_once_however_many_attempts_it_holds():
-    entries = [
-        entry(1, segment_started=100.0, started=110.0, ended=200.0),
-        entry(2, segment_started=100.0, started=201.0, ended=300.0),
-        entry(3, segment=1, segment_started=400.0, started=410.0, ended=None),
-    ]
-    assert paid_seconds(entries, 450.0) == 200.0 + 50.0
-    assert paid_seconds(entries[:2], None) == 200.0

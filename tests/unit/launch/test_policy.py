@@ -37,6 +37,11 @@ def test_two_restarts_in_the_allocation_then_one_requeue_then_stop(ending):
     assert actions(past(*[ending] * 4)) == expected
 
 
+def test_the_first_restart_is_at_once_and_the_next_waits_a_moment():
+    history = past(Ending.JOB_ERROR, Ending.JOB_ERROR)
+    assert (decide(history[:1], LIMITS).pause_seconds, decide(history, LIMITS).pause_seconds) == (0.0, 5.0)
+
+
 def test_the_requeue_leaves_out_the_culprit_of_the_last_failure():
     history = past(Ending.STALLED, Ending.STALLED)
     history.append(Past(Ending.STALLED, False, culprit="node3", mark="m"))

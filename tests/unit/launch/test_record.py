@@ -83,6 +83,23 @@ def test_the_accounts_tell_a_preemption_from_a_requeue_by_hand(trained):
     assert write(trained, {"15": (row("REQUEUED", 1.0, 9e9),)}).attempts[0].ending is Ending.REQUEUED
 
 
+def test_the_mfu_is_that_of_the_last_attempt_with_more_than_its_first_steps(llama, tmp_path):
+    run = llama.model_copy(
+        update={"results": str(tmp_path), "train": llama.train.model_copy(update={"init_from": None})}
+    )
+    inputs = write_inputs(run)
+    folder = frozen_folder(run, inputs)
+    attempt(folder, 1, Ending.REQUEUED)
+    rank_did(folder, 1, [1, 2, 3, 4, 5], durable=[5])
+    attempt(folder, 2, Ending.DONE, Action.FINISH, segment=1)
+    rank_did(folder, 2, [6], durable=[6], resumed=5)
+    assert write((run, inputs, folder)).mfu == pytest.approx(449.23e9 * 2048 / (64 * 989e12), rel=1e-3)
+
+
+def test_on_the_cpu_there_is_no_mfu(trained):
+    assert write(trained).mfu is None
+
+
 def test_a_finished_run_is_recognised_by_its_key(trained):
     record = write(trained)
     assert finished_record(trained[0], record.key) == record

@@ -26,4 +26,4 @@ def test_only_stages_whose_artifact_is_there_and_whole_are_finished(tmp_path: Pa
     write_artifact(tmp_path / "demo/corpus/manifest.json", corpus())
     (tmp_path / "demo/cost").mkdir()
     (tmp_path / "demo/cost/summary.json").write_text("{")
-    assert {"corpus": "1 objects, 1,200 rows, 2.00 MB"} == finished_stages(run)
+    assert {"corpus": "1 object, 1,200 rows, 2.00 MB"} == finished_stages(run)

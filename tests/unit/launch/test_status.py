@@ -8,6 +8,7 @@ from steelrail.errors import InputError
 from steelrail.launch import logs, status, stop
 from steelrail.launch.jobs import JobLine, add_job
 from steelrail.launch.policy import Action
+from steelrail.train.plan import mfu
 
 
 @pytest.fixture
@@ -38,6 +39,21 @@ def test_the_status_for_machines_says_what_the_text_says(local):
     now = status.status(local)
     assert json.loads(now.json())["key"] == inputs.key
     assert f"key {inputs.key}" in now.text()
+
+
+def test_a_living_attempt_on_gpus_shows_its_mfu(here, llama, change):
+    from steelrail.clients.holder import this_process
+
+    run = change(llama.model_copy(update={"results": here.results}), "slurm", executor="local")
+    run = change(run, "train", init_from=None)
+    folder = frozen_folder(run, write_inputs(run))
+    add_job(folder, JobLine("77", 0.0, "", "", "", this_process().text()))
+    attempt(folder, 1)
+    rank_did(folder, 1, [1, 2, 3])
+    now = status.status(run)
+    assert now.mfu == mfu(run, now.tokens_per_s) > 0
+    assert f"tokens/s, MFU {now.mfu:.1%}, " in now.text()
+    assert json.loads(now.json())["mfu"] == now.mfu
 
 
 def test_stop_without_a_job_says_so_and_leaves_no_request(local):

@@ -4,8 +4,9 @@ from rundir import attempt, frozen_folder, rank_did, write_inputs
 
 from steelrail.artifacts.train import Ending
 from steelrail.clients.holder import this_process
-from steelrail.errors import BusyError, ConfigError, StoppedError
+from steelrail.errors import BusyError, ConfigError, InputError, StoppedError
 from steelrail.launch import edge, submit
+from steelrail.launch.freeze import run_folder
 from steelrail.launch.jobs import JobLine, add_job, read_jobs
 from steelrail.launch.policy import Action
 
@@ -59,6 +60,16 @@ def test_a_dead_local_job_is_not_attached_to(local, monkeypatch):
     assert submit.submit(local) == "new"
 
 
+def test_weights_that_do_not_fit_are_refused_before_anything_is_frozen_or_submitted(local, change, tmp_path):
+    (tmp_path / "weights").mkdir()
+    run = change(local, "train", init_from=str(tmp_path / "weights"))
+    inputs = write_inputs(run)
+    with pytest.raises(InputError, match="weights must be a safetensors file"):
+        submit.submit(run)
+    folder = run_folder(run, inputs.key)
+    assert not folder.frozen_run.exists() and read_jobs(folder) == ()
+
+
 def test_a_driver_whose_snakemake_died_ends_and_leaves_the_job(local, monkeypatch):
     from steelrail.clients.holder import Holder
 
@@ -99,3 +110,20 @@ def test_the_job_is_one_of_submitits_and_knows_its_logs(local):
     assert isinstance(job, submitit.Job)
     assert job.paths.stdout.name == "77_0_log.out"
     assert job.attempt_logs() == [folder.log(1)]
+
+
+PRICE = """
+  - {{provider: acme, sku: box, gpu: h100-sxm, gpus: 8, region: r, mode: on-demand, usd_h: '{usd}',
+     effective_from: {day}, read_on: {day}, source: acme, trust: high}}
+"""
+
+
+def test_a_job_that_goes_on_with_a_key_keeps_the_price_of_the_day_on_which_training_began(local, change, tmp_path):
+    rows = PRICE.format(usd="16", day="1970-01-01") + PRICE.format(usd="24", day="2020-01-01")
+    (tmp_path / "1970-01.yaml").write_text(f"version: 1\nprices:{rows}")
+    run = change(local, "cost", price_book=str(tmp_path), provider="acme", sku="box")
+    inputs = write_inputs(run)
+    folder = run_folder(run, inputs.key)
+    assert submit._freeze(run, inputs, folder).usd_per_gpu_hour == "3"
+    attempt(folder, 1, Ending.JOB_ERROR, Action.STOP)  # it began 1,000 s after 1970
+    assert submit._freeze(run, inputs, folder).usd_per_gpu_hour == "2"

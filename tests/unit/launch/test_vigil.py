@@ -41,6 +41,7 @@ def site_of(demo, tmp_path, ends):
         flags=Flags(),
         allocation=SimpleNamespace(ends=ends),
         frozen=SimpleNamespace(usd_per_gpu_hour=None),
+        accounts=None,
     )
 
 

@@ -15,7 +15,8 @@ import pytest
 from tokenizers import Tokenizer as HuggingFace
 
 from steelrail.artifacts.corpus import CorpusManifest, CorpusObject, RowGroup
-from steelrail.artifacts.files import read_artifact, write_artifact
+from steelrail.artifacts.files import read_artifact, results_folder, write_artifact
+from steelrail.artifacts.requests import noted_requests
 from steelrail.artifacts.shards import DataShard, PartManifest, ShardsManifest
 from steelrail.clients.inputs import Inputs
 from steelrail.clients.provenance import provenance
@@ -70,7 +71,7 @@ def corpus_of(run: schema.Run, *uris: str | Path) -> CorpusManifest:
         content_digest=json.dumps([one.digest for one in objects]),
         provenance=provenance("corpus", "c", run, {}, 0.0),
     )
-    write_artifact(Path(run.results) / run.name / "corpus" / "manifest.json", manifest)
+    write_artifact(results_folder(run) / "corpus" / "manifest.json", manifest)
     return manifest
 
 
@@ -217,6 +218,21 @@ def test_dropped_rows_are_counted_by_reason_and_the_rest_is_kept(s3: Any, make_r
     assert manifest.dropped == {"empty": 1, "invalid_utf8": 1, "null": 2, "too_long": 1}
     assert (manifest.rows, manifest.documents) == (7, 2)
     assert documents(run, manifest.data_shards, "train") == ["good", "zwölf"]
+
+
+def test_requests_of_every_part_are_noted_those_of_a_part_that_failed_too(
+    s3: Any, make_run: MakeRun, texts_file: Path
+) -> None:
+    run = make_run(texts_file, parts=1)
+    corpus_of(run, texts_file)
+    make_part(run, 0)
+    (made,) = noted_requests(results_folder(run))
+    assert (made.stage, made.requests.put >= 2) == ("shards", True)
+    gone = run.model_copy(update={"store": run.store.model_copy(update={"bucket": "gone"})})
+    with pytest.raises(StoreError):
+        make_part(gone, 0)
+    (_, failed) = noted_requests(results_folder(run))
+    assert (failed.key, failed.requests.get) == (made.key, 1)
 
 
 def test_too_many_dropped_rows_stop_the_stage_and_leave_no_manifest(s3: Any, make_run: MakeRun, tmp_path: Path) -> None:

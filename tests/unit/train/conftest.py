@@ -23,7 +23,15 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "replicas": {"ranks": 4, "replicas": 2},
     "bf16": {"ranks": 2, "changes": {"train__precision": "bf16"}},
     "tied": {"ranks": 4, "changes": {"train__model": "tied"}, "export": True},
-    "resumed": {"ranks": 2, "start": 3, "attempt": 2, "resume_from": "two"},
+    # Into memory that holds nothing, with initial weights that are gone by now.
+    "resumed": {
+        "ranks": 2,
+        "start": 3,
+        "attempt": 2,
+        "resume_from": "two",
+        "changes": {"train__init_from": "/nowhere"},
+    },
+    "missing": {"ranks": 1, "changes": {"train__init_from": "/nowhere"}},
     "stopped": {"ranks": 2, "stop": 1},
     "save_now": {"ranks": 2, "save": 1},
     "poisoned": {"ranks": 2, "poison": 2},

@@ -169,14 +169,25 @@ def context_of(
 def state_of(run: Run, scenario: dict[str, Any]) -> TrainState:
     state = edge.build(run, torch.device("cpu"))
     replicas = scenario.get("replicas", 1)
+    if "resume_from" in scenario:
+        return spoiled(state)
     if replicas == 1:
+        edge.first_weights(run, state, lambda: None)
         return state
     mesh = make_mesh("cpu", dist.get_world_size(), replicas)
     train = run.train
     model = build_model(train.model, mesh, torch.device("cpu"), train.precision, train.recompute, regather=True)
-    initialise(model, train.seed)
+    initialise(model, train.seed, lambda: None)
     time_collectives(model, state.waits)
     return TrainState(model, make_optimizer(model, train.optimizer), mesh, state.waits)
+
+
+def spoiled(state: TrainState) -> TrainState:
+    """The state with the worst that memory can hold before a restore."""
+    for part in state_for_checkpoint(state.optimizer).values():
+        for tensor in part.values():
+            local(tensor).fill_(float("nan"))
+    return state
 
 
 def one_rank(rank: int, ranks: int, root: Path, scenario: dict[str, Any], meeting: str) -> None:

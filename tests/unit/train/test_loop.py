@@ -42,7 +42,7 @@ def test_the_same_run_twice_is_equal_to_the_last_bit(ran: dict[str, Any]) -> Non
     assert without_times(ran["again"]) == without_times(ran["one"])
 
 
-def test_a_resumed_run_is_equal_to_the_last_bit(ran: dict[str, Any]) -> None:
+def test_a_resumed_run_needs_no_initial_weights_and_is_equal_to_the_last_bit(ran: dict[str, Any]) -> None:
     assert without_times(ran["resumed"]) == without_times(ran["two"])[3:]
 
 

@@ -88,3 +88,7 @@ def test_recompute_changes_no_gradient() -> None:
         model(tokens[:, :-1], tokens[:, 1:]).backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(gradients[1], gradients[0], atol=0.0, rtol=0.0)
+
+
+def test_the_model_keeps_nothing_but_parameters_so_that_a_checkpoint_of_them_is_all_of_it() -> None:
+    assert list(Llama(shape(rope_scaling=RopeScaling(factor=8.0)), recompute=True).buffers()) == []

@@ -13,6 +13,7 @@ from steelrail.train.plan import (
     mfu,
     num_parameters,
     plan,
+    usual_mfu,
 )
 
 LLAMA_70B = {"dim": 8192, "num_layers": 80, "num_heads": 64, "num_kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256}
@@ -61,6 +62,18 @@ def test_flops_per_token_count_the_causal_half_of_attention(model: dict[str, Any
 def test_mfu_of_a_measured_8b_run() -> None:
     two = {"nodes": 1, "gpus_per_node": 2, "ranks_per_node": 2, "gpu": "h200-sxm"}
     assert mfu(run(LLAMA_8B, 4, two), 2 * 10_412) == pytest.approx(0.542, abs=0.001)
+
+
+def test_a_cpu_has_no_mfu() -> None:
+    cpu = {"nodes": 1, "gpus_per_node": 2, "ranks_per_node": 2, "gpu": "cpu"}
+    assert mfu(run(LLAMA_8B, 4, {**cpu, "device": "cpu"}), 1e4) is None
+    assert mfu(run(LLAMA_8B, 4, cpu), 1e4) is None
+
+
+def test_the_usual_mfu_is_the_middle_steps_and_leaves_out_the_first_three() -> None:
+    eight = run(LLAMA_8B, 64)
+    assert usual_mfu(eight, [1.0, 1.0, 1.0, 5e5, 7e5, 6e5]) == mfu(eight, 6e5)
+    assert usual_mfu(eight, [1.0, 1.0, 1.0]) is None
 
 
 def test_the_state_of_70b_over_64_gpus_is_17_6_gb_a_rank() -> None:

@@ -1,0 +1,67 @@
+"""Requests that the store answered, by what stores charge for: counted where they are made, priced beside the bill.
+
+A rank tells its counts in its event file. Every other process (the head, a shard job, the supervisor) notes them once,
+in ``results/<run>/requests.jsonl``, with the stage and the key that it worked for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from steelrail.artifacts.files import Artifact
+
+FILE = "requests.jsonl"
+
+
+class Requests(Artifact):
+    """How often the store answered. ``put`` holds COPY and POST (parts) too, ``get`` HEAD, ``delete`` aborts."""
+
+    put: int = 0
+    get: int = 0
+    list: int = 0
+    delete: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        """Return both together."""
+        return Requests(
+            put=self.put + other.put,
+            get=self.get + other.get,
+            list=self.list + other.list,
+            delete=self.delete + other.delete,
+        )
+
+
+class NotedRequests(Artifact):
+    """What one process asked of the store for a stage, and the key it worked for."""
+
+    stage: Literal["corpus", "shards", "train"]
+    key: str
+    requests: Requests
+
+
+def note_requests(run_folder: Path, noted: NotedRequests) -> None:
+    """Append what one process asked. One small write, so that jobs on many nodes may do it at once."""
+    run_folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(run_folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, f"{noted.model_dump_json()}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def noted_requests(run_folder: Path) -> tuple[NotedRequests, ...]:
+    """Return what was noted, oldest first. A torn line (a killed writer) is left out."""
+    path = run_folder / FILE
+    lines = path.read_text().splitlines() if path.exists() else []
+    return tuple(noted for line in lines if (noted := _read(line)) is not None)
+
+
+def _read(line: str) -> NotedRequests | None:
+    try:
+        return NotedRequests.model_validate_json(line)
+    except ValidationError:
+        return None

@@ -1,0 +1,169 @@
+"""What a rank of the fabric job does once torch is there: meet the others, measure, write what was found. An edge."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from pydantic import TypeAdapter
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from steelrail import log
+from steelrail.artifacts.fabric import Measurement, PairMeasurement
+from steelrail.artifacts.files import write_artifact
+from steelrail.clients import clock
+from steelrail.clients.ranks import Master, RankPlace
+from steelrail.config.keys import fabric_key
+from steelrail.config.schema import Run
+from steelrail.errors import FabricError, must
+from steelrail.fabric.algorithms import name_algorithms
+from steelrail.fabric.facts import AbsentError, Facts, RankFact, merge_nodes
+from steelrail.fabric.folder import JobFolder
+from steelrail.fabric.gather import gather_records
+from steelrail.fabric.health import check_device
+from steelrail.fabric.judge import judge
+from steelrail.fabric.measure import World, measure_pairs, measure_world
+from steelrail.fabric.pairs import judge_pairs, link_ratio
+from steelrail.fabric.probe import look_around, nccl_version
+from steelrail.fabric.progress import Progress
+from steelrail.fabric.sizes import messages
+from steelrail.fabric.tries import measure_seconds, wait_seconds
+from steelrail.formats.nccl import parse_log
+
+_log = log.logger(__name__)
+_FACT = TypeAdapter(RankFact)
+_MAX_CPU_BYTES = 4_000_000
+
+
+def measure(run: Run, place: RankPlace, at: Master, folder: JobFolder, progress: Progress) -> None:
+    """Meet the other ranks, measure, and on rank 0 write the report.
+
+    The process group is left standing: gloo's own ending resets its connections, so that bytes on their way to a slower
+    rank are lost, and NCCL's may wait. All ranks are through with it after the barrier, and end next.
+    """
+    started = clock.now()
+    device = pick_device(run, place)
+    _ask_nccl_to_say(folder, place, device)
+    with progress.part("meet"):
+        store = _meet(place, at, wait_seconds(run))
+    with progress.part("connect"):
+        _connect(store, place, device, wait_seconds(run))
+    with progress.part("health"):
+        fact = _own_fact(run, place, device)
+        everyone = gather_records(fact, _FACT, device)
+    world = World(place, device, tuple(one.host for one in everyone), clock.monotonic, run.fabric, measure_seconds(run))
+    with progress.part("pairs"):
+        pairs = measure_pairs(world)
+    with progress.part("collectives"):
+        # Over links that no one may train on it would take long, and change nothing of the verdict.
+        sound = not judge_pairs(pairs, link_ratio(run.fabric.slow_ratio, device.type)).findings
+        measured = _measure_messages(run, world) if sound else ()
+    with progress.part("leave"):
+        dist.barrier()
+    if place.rank == 0:
+        progress.begin("report")
+        _write(_facts(run, everyone, pairs, measured, started, progress, folder), run, folder)
+
+
+def pick_device(run: Run, place: RankPlace) -> torch.device:
+    """Return this rank's device and make it current. Raises ``FabricError`` when the node has too few GPUs."""
+    if run.shape.device == "cpu":
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    # Slurm may show each rank its own GPU alone.
+    index = place.local_rank if count > 1 else 0
+    if count == 0 or (index >= count) or (count == 1 and place.ranks_per_node > 1 and not _bound_by_slurm()):
+        needed = f"at least {place.ranks_per_node}"
+        raise FabricError(
+            must("GPUs that torch sees", needed, count, place.host, "check the driver and the node's GRES")
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _bound_by_slurm() -> bool:
+    return "CUDA_VISIBLE_DEVICES" in os.environ
+
+
+def _meet(place: RankPlace, at: Master, seconds: float) -> TCPStore:
+    """Return the master's store once all ranks have been there. Raises ``AbsentError`` naming who is absent."""
+    limit = timedelta(seconds=seconds)
+    store = TCPStore(at.address, at.port, place.world_size, place.rank == 0, limit, wait_for_workers=False)
+    store.set(f"here/{place.rank}", place.host)
+    names = [f"here/{rank}" for rank in range(place.world_size)]
+    try:
+        store.wait(names, limit)
+    except (dist.DistStoreError, RuntimeError) as error:
+        absent = [rank for rank, name in enumerate(names) if not store.check([name])]
+        nodes = sorted({rank // place.ranks_per_node for rank in absent})
+        text = f"without ranks {absent[:16]} of nodes {nodes} (as the job numbers them)"
+        do = "look at those nodes' logs, or exclude them"
+        raise AbsentError(must("the ranks", "complete", text, f"after {seconds:.0f} s", do)) from error
+    return store
+
+
+def _connect(store: TCPStore, place: RankPlace, device: torch.device, seconds: float) -> None:
+    """Make the process group; no collective of it waits longer than ``seconds``."""
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore("fabric", store),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(seconds=seconds),
+        device_id=device if device.type == "cuda" else None,
+    )
+    # NCCL wants a collective of all ranks before any exchange of two.
+    dist.all_reduce(torch.zeros(1, device=device))
+
+
+def _own_fact(run: Run, place: RankPlace, device: torch.device) -> RankFact:
+    health = check_device(device, run.fabric.matrix_size, run.fabric.repeats, clock.monotonic)
+    return look_around(place, device, health)
+
+
+def _measure_messages(run: Run, world: World) -> tuple[Measurement, ...]:
+    cap = _MAX_CPU_BYTES if world.device.type == "cpu" else None
+    library = f"nccl {nccl_version()}" if world.device.type == "cuda" else f"gloo of torch {torch.__version__}"
+    wanted = messages(run.train.model, run.train.precision, world.place.world_size, cap)
+    return measure_world(world, wanted, library)
+
+
+def _ask_nccl_to_say(folder: JobFolder, place: RankPlace, device: torch.device) -> None:
+    """Have rank 0's NCCL write down what it chooses, unless the run file already directs its log."""
+    if device.type == "cuda" and place.rank == 0 and "NCCL_DEBUG" not in os.environ:
+        os.environ["NCCL_DEBUG"] = "INFO"
+        os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,P2P,NET,TUNING"
+        os.environ["NCCL_DEBUG_FILE"] = str(folder.nccl_log(0))
+
+
+def _facts(
+    run: Run, everyone: list[RankFact], pairs: tuple[PairMeasurement, ...], measured: tuple[Measurement, ...],
+    started: float, progress: Progress, folder: JobFolder,
+) -> Facts:  # fmt: skip
+    said = folder.nccl_log(0)
+    nccl = parse_log(said.read_text(errors="replace")) if said.is_file() else None
+    return Facts(
+        run=run.name,
+        key=fabric_key(run),
+        backend="nccl" if run.shape.device == "cuda" else "gloo",
+        device=run.shape.device,
+        nodes=merge_nodes(everyone),
+        pairs=pairs,
+        world=name_algorithms(measured, nccl) if nccl else measured,
+        started=started,
+        measured=clock.now(),
+        seconds=progress.seconds,
+    )
+
+
+def _write(facts: Facts, run: Run, folder: JobFolder) -> None:
+    verdict = judge(facts, run)
+    for finding in verdict.findings:
+        _log.warning("%s: %s: %s", finding.severity, finding.culprit, finding.what)
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in facts.seconds.items())
+    _log.info("fabric of %d nodes is %s (%s)", len(facts.nodes), "fit" if verdict.fit else "unfit", took)
+    write_artifact(folder.report, facts)

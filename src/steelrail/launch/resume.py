@@ -1,0 +1,77 @@
+"""The state from which a rank trains: a checkpoint, or first weights where there never was one. An edge."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from steelrail import log
+from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
+from steelrail.checkpoints.manifest import Plain
+from steelrail.checkpoints.restore import RestoredFrom
+from steelrail.clients.disk import node_root
+from steelrail.clients.store import Store
+from steelrail.train.context import TrainState
+from steelrail.train.deterministic import choices, departure
+from steelrail.train.edge import first_weights, versions
+from steelrail.train.optimizer import load_state, state_for_checkpoint
+
+if TYPE_CHECKING:
+    from steelrail.launch.rank import Rank
+
+_log = log.logger(__name__)
+
+
+def resume(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
+    """Fill ``state`` and return the attempt's checkpoints and the step of the one it came from (0: none).
+
+    Initial weights are read, or drawn, only where the key never had a checkpoint; one that is lost is an error.
+    """
+    rank.enter("restore", "restore")
+    checkpoints = _open(rank)
+    found = checkpoints.restore(state_for_checkpoint(state.optimizer))
+    if found is None:
+        _begin(rank, state)
+    else:
+        _go_on(rank, found)
+    start_step = found.step if found else 0
+    load_state(state.optimizer, start_step)
+    return checkpoints, start_step
+
+
+def said_of_a_save(rank: Rank) -> dict[str, Plain]:
+    """Return what a checkpoint of this attempt says beside its tensors: the attempt, and what decided its bits."""
+    return {"attempt": rank.attempt, **choices(rank.run, os.environ, versions(rank.run))}
+
+
+def _open(rank: Rank) -> Checkpoints:
+    return open_checkpoints(
+        Store.open(rank.run.store),
+        rank.run.name,
+        rank.key,
+        rank.epoch,
+        node_root(rank.run),
+        rank.place,
+        rank.run.checkpoints,
+        rank.events.write,
+        beat=lambda: rank.pulse.beat(rank.pulse.step, rank.pulse.doing),
+    )
+
+
+def _begin(rank: Rank, state: TrainState) -> None:
+    rank.events.enter("startup")
+    first_weights(rank.run, state, lambda: rank.pulse.beat(None, "first weights"))
+    if rank.place.rank == 0:
+        _log.info("training begins from %s", rank.run.train.init_from or f"random weights, seed {rank.run.train.seed}")
+
+
+def _go_on(rank: Rank, found: RestoredFrom) -> None:
+    """Say from where training goes on, and where its bits depart. Raises ``ConfigError``: see ``departure``."""
+    now = choices(rank.run, os.environ, versions(rank.run))
+    said = departure(rank.run, found.extra, now, found.step) if now else None
+    if rank.place.rank != 0:
+        return
+    _log.info("training goes on from step %d (%s)", found.step, found.where)
+    if said is not None:
+        _log.warning("%s", said)
+        rank.events.write("note", text=said)

@@ -1,0 +1,180 @@
+"""Attempts of one rank against a real checkpoint store (moto): where the state comes from that training starts with."""
+
+import shutil
+from types import SimpleNamespace
+
+import boto3
+import pytest
+import torch
+import torch.distributed as dist
+from moto.server import ThreadedMotoServer
+from safetensors.torch import save_file
+
+from steelrail.checkpoints import fence
+from steelrail.checkpoints.manifest import decode
+from steelrail.clients.disk import node_root
+from steelrail.clients.ranks import Master, RankPlace, free_port
+from steelrail.clients.store import Store
+from steelrail.config.schema import Model
+from steelrail.errors import CheckpointError, ConfigError
+from steelrail.launch import meet, resume
+from steelrail.train.edge import build
+from steelrail.train.names import to_hugging_face
+from steelrail.train.optimizer import state_for_checkpoint
+from steelrail.train.parallel import local
+from steelrail.train.shapes import parameter_shapes
+
+PLACE = RankPlace(rank=0, world_size=1, local_rank=0, node_rank=0, num_nodes=1, host="node1")
+MODEL = Model(dim=8, num_layers=2, num_heads=2, num_kv_heads=1, ffn_dim=12, vocab_size=10)
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+            patch.delenv(name, raising=False)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        url = "http://{}:{}".format(*server.get_host_and_port())
+        boto3.client("s3", endpoint_url=url, region_name="us-east-1").create_bucket(Bucket="bucket")
+        yield url
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def group():
+    meet.join(PLACE, Master("127.0.0.1", free_port()), torch.device("cpu"), 20.0)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A Hugging Face folder of random weights, by our names, and where it lies."""
+    torch.manual_seed(3)
+    whole = {name: torch.randn(shape) for name, shape in parameter_shapes(MODEL).items()}
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    save_file({to_hugging_face(name): tensor for name, tensor in whole.items()}, folder / "model.safetensors")
+    return whole, folder
+
+
+@pytest.fixture
+def tuned(demo, change, tmp_path, endpoint, weights):
+    """A run of one rank that starts from the weights."""
+    run = change(demo, "train", model=MODEL, init_from=str(weights[1]))
+    run = change(run, "store", endpoint=endpoint, bucket="bucket", prefix=tmp_path.name, retry_seconds=2.0)
+    run = change(run, "node", nvme=str(tmp_path / "nvme"))
+    return change(run, "shape", nodes=1, ranks_per_node=1)
+
+
+class Attempt:
+    """One attempt of one rank, as far as the start of training."""
+
+    def __init__(self, run):
+        self.run, self.said, self.beats = run, [], []
+        epoch = fence.claim(Store.open(run.store), run.name, "key")
+        self.rank = SimpleNamespace(
+            run=run,
+            key="key",
+            epoch=epoch,
+            attempt=epoch,
+            place=PLACE,
+            events=SimpleNamespace(write=self.say, enter=lambda category: self.say("enter", category=category)),
+            pulse=SimpleNamespace(step=None, doing="", beat=lambda step, doing: self.beats.append(doing)),
+            enter=lambda category, doing: self.say("enter", category=category),
+        )
+        self.state = build(run, torch.device("cpu"))
+        for tensor in self.tensors().values():
+            tensor.fill_(float("nan"))
+        for part in (self.state.optimizer.exp_avg, self.state.optimizer.exp_avg_sq):
+            for tensor in part.values():
+                local(tensor).zero_()
+        self.checkpoints, self.step = resume.resume(self.rank, self.state)
+
+    def say(self, kind, **data):
+        self.said.append((kind, data))
+
+    def tensors(self):
+        return {name: local(tensor) for name, tensor in state_for_checkpoint(self.state.optimizer)["model"].items()}
+
+    def save(self, step):
+        state = state_for_checkpoint(self.state.optimizer)
+        self.checkpoints.save(state, step, step * 10, resume.said_of_a_save(self.rank))
+        assert self.checkpoints.flush(20.0)
+        self.checkpoints.close()
+
+    def notes(self):
+        return [data["text"] for kind, data in self.said if kind == "note"]
+
+
+def move(attempt):
+    """Training: weights and moments are others now."""
+    for index, tensor in enumerate(attempt.tensors().values()):
+        tensor.add_(1.0 + index)
+    for moment in (*attempt.state.optimizer.exp_avg.values(), *attempt.state.optimizer.exp_avg_sq.values()):
+        local(moment).fill_(0.25)
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+
+
+def test_a_model_without_a_checkpoint_begins_from_its_initial_weights(tuned, weights, group):
+    attempt = Attempt(tuned)
+    assert_equal(attempt.tensors(), weights[0])
+    assert (attempt.step, attempt.state.optimizer.step) == (0, 0)
+    assert set(attempt.beats) >= {"first weights"}
+    assert [data["category"] for kind, data in attempt.said if kind == "enter"] == ["restore", "startup"]
+
+
+def test_a_model_without_initial_weights_begins_from_its_seed(tuned, change, group):
+    first, second = (Attempt(change(tuned, "train", init_from=None, seed=seed)).tensors() for seed in (1, 1))
+    assert_equal(first, second)
+    assert 0.01 < float(first["embedding.weight"].std()) < 0.03
+
+
+def test_a_resumed_model_equals_the_saved_one_and_its_initial_weights_may_be_gone(tuned, weights, group):
+    first = Attempt(tuned)
+    move(first)
+    first.save(5)
+    shutil.rmtree(weights[1])
+    again = Attempt(tuned)
+    assert_equal(again.tensors(), first.tensors())
+    assert all(bool((local(one) == 0.25).all()) for one in again.state.optimizer.exp_avg.values())
+    assert (again.step, again.state.optimizer.step) == (5, 5)
+    assert again.notes() == [] and "first weights" not in again.beats
+
+
+def test_a_checkpoint_that_is_lost_is_an_error_and_never_a_new_beginning(tuned, group):
+    first = Attempt(tuned)
+    first.save(5)
+    store = Store.open(tuned.store)
+    for found in list(store.list(store.key(tuned.name, "key", "steps"))):
+        store.delete(found.key)
+    shutil.rmtree(node_root(tuned))
+    with pytest.raises(CheckpointError, match="some checkpoint must be provable"):
+        Attempt(tuned)
+
+
+def test_the_manifest_keeps_what_decided_the_bits(tuned, group):
+    attempt = Attempt(tuned)
+    attempt.save(5)
+    store = Store.open(tuned.store)
+    (key,) = (one.key for one in store.list(store.key(tuned.name, "key", "steps")) if one.key.endswith("manifest.json"))
+    extra = decode(store.get(key), key).extra
+    assert extra["attempt"] == 1
+    assert (extra["mesh.world_size"], extra["version.torch"]) == ("1", torch.__version__)
+
+
+def test_another_setting_is_refused_and_another_mesh_is_written_down(tuned, change, group, monkeypatch):
+    Attempt(tuned).save(5)
+    monkeypatch.setenv("NCCL_BUFFSIZE", "1")
+    with pytest.raises(ConfigError, match="NCCL_BUFFSIZE must be not set, as at step 5, is 1"):
+        Attempt(tuned)
+    monkeypatch.delenv("NCCL_BUFFSIZE")
+    (note,) = Attempt(change(tuned, "slurm", cpus_per_rank=2)).notes()
+    assert note == "equality to the last bit ends at step 5: cpus_per_rank was 1, is 2"
