@@ -169,24 +169,30 @@ def _add_node(cut: Cut, attempt: int | None, host: str, spans: Iterable[Span]) -
 
 
 def coarse(spans: Iterable[Span], seconds: float) -> list[Span]:
-    """Return spans of at least ``seconds``, each in the category that had most of it. For pictures."""
+    """Return the same time in windows of at least ``seconds``, each category in one piece in them. For pictures.
+
+    No category loses time to another. Every other window lists its categories backwards, so that pieces join.
+    """
     found: list[Span] = []
     pending: list[Span] = []
+    backwards = False
     for span in spans:
         pending.append(span)
         if span.end - pending[0].start >= seconds:
-            _merge(found, pending)
-            pending = []
+            _gather(found, pending, backwards)
+            pending, backwards = [], not backwards
     if pending:
-        _merge(found, pending)
+        _gather(found, pending, backwards)
     return found
 
 
-def _merge(found: list[Span], pending: Sequence[Span]) -> None:
+def _gather(found: list[Span], window: Sequence[Span], backwards: bool) -> None:
     sums: defaultdict[Category, float] = defaultdict(float)
-    for span in pending:
+    for span in window:
         sums[span.category] += span.seconds
-    name = max(sums, key=lambda one: sums[one])
-    joins = bool(found) and found[-1].category == name and found[-1].end == pending[0].start
-    start = found.pop().start if joins else pending[0].start
-    found.append(Span(start, pending[-1].end, name))
+    at = window[0].start
+    for name in sorted(sums, reverse=backwards):
+        joins = bool(found) and found[-1].category == name and at - found[-1].end < 1e-6
+        start = found.pop().start if joins else at
+        at += sums[name]
+        found.append(Span(start, at, name))

@@ -153,7 +153,10 @@ def _went(money: int, name: str, total: int) -> str:
 
 def _shape(run: Run) -> str:
     nodes = f"{run.shape.nodes} node{'s' if run.shape.nodes > 1 else ''}"
-    return f"{run.shape.num_gpus} GPUs in {nodes}" if run.shape.num_gpus else f"{nodes} without GPUs"
+    if not run.shape.num_gpus:
+        return f"{nodes} without GPUs"
+    idle = " (counted and paid; the ranks computed on CPUs)" if run.shape.device == "cpu" else ""
+    return f"{run.shape.num_gpus} GPUs in {nodes}{idle}"
 
 
 def _notices(page: Page) -> list[str]:

@@ -52,6 +52,8 @@ def _time_line(run: Run, estimate: Plan) -> str:
     peak = f"{run.shape.world_size} x {peak_flops(run) / 1e12:g} TFLOP/s of dense {run.train.precision}"
     flops = f"{estimate.flops_per_token / 1e9:.3g} GFLOP a token"
     basis = f"at an assumed MFU of {estimate.assumed_mfu:.0%} ({flops}, {peak})"
+    if run.shape.device == "cpu":
+        basis = f"on CPUs at a guess, which may be far off ({flops}, {peak})"
     floor = f"communication floor {estimate.communication_seconds:.3f} s"
     step = f"{estimate.step_seconds:.3f} s a step ({floor})"
     total = show_seconds(estimate.hours * SECONDS_PER_HOUR)

@@ -116,6 +116,10 @@ def test_steps_of_an_earlier_attempt_are_replayed_in_a_later_one() -> None:
     assert parts(found) == {"productive": 7.0, "replayed": 3.0}
 
 
-def test_coarse_spans_keep_what_most_of_them_were() -> None:
-    fine = [Span(0, 3, "productive"), Span(3, 4, "communication"), Span(4, 7, "productive"), Span(7, 27, "lost")]
-    assert coarse(fine, 4.0) == [Span(0, 4, "productive"), Span(4, 27, "lost")]
+def test_coarse_spans_take_time_from_no_category_and_join() -> None:
+    fine = [
+        Span(at + begin, at + end, name)
+        for at in (0, 5)
+        for begin, end, name in ((0, 1, "productive"), (1, 5, "communication"))
+    ]
+    assert coarse(fine, 5.0) == [Span(0, 4, "communication"), Span(4, 6, "productive"), Span(6, 10, "communication")]
