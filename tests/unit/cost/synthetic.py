@@ -553,3 +553,25 @@ def with_attempt(built: Synthetic, number: int, **changes: object) -> Synthetic:
     record = built.record.model_copy(update={"attempts": attempts})
     write_artifact(Path(built.run.results) / built.run.name / "train" / "record.json", record)
     return replace(built, record=record)
+
+
+def attempt(number: int, started: float, ended: float | None, **changes: object) -> Attempt:
+    plain = STORY[0]
+    fields = {
+        "attempt": number,
+        "job_id": "7",
+        "step_id": f"7.{number}",
+        "segment": 0,
+        "nodes": plain.nodes,
+        "epoch": number,
+        "started": started,
+        "ended": ended,
+        "ending": Ending.JOB_ERROR,
+        "exit_code": None,
+        "reason": "",
+        "resumed_from": None,
+        "first_step": None,
+        "last_step": None,
+        "code_digest": "",
+    }
+    return Attempt(**{**fields, **changes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_segments import attempt
+from synthetic import attempt
 
 from steelrail.cost.accounts import missing
 from steelrail.formats.sacct import job_rows, parse

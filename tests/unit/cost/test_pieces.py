@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from test_segments import attempt
+from synthetic import attempt
 
 from steelrail.artifacts.events import Event
 from steelrail.artifacts.train import Attempt, Ending

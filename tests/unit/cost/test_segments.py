@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import synthetic
+from synthetic import attempt
 
-from steelrail.artifacts.train import Attempt, Ending
+from steelrail.artifacts.train import Attempt
 from steelrail.cost.segments import Segment, as_if_paid, home, segments, unbilled, windows
 from steelrail.formats.sacct import job_rows, parse
 
 REAL = (Path(__file__).parents[2] / "data" / "slurm" / "sacct-requeue-resize.txt").read_text()
-
-
-def attempt(number: int, started: float, ended: float | None, **changes: Any) -> Attempt:
-    plain = synthetic.STORY[0]
-    fields = {
-        "attempt": number,
-        "job_id": "7",
-        "step_id": f"7.{number}",
-        "segment": 0,
-        "nodes": plain.nodes,
-        "epoch": number,
-        "started": started,
-        "ended": ended,
-        "ending": Ending.JOB_ERROR,
-        "exit_code": None,
-        "reason": "",
-        "resumed_from": None,
-        "first_step": None,
-        "last_step": None,
-        "code_digest": "",
-    }
-    return Attempt(**{**fields, **changes})
 
 
 def segment(number: int, start: float, end: float, state: str = "REQUEUED", job: str = "7") -> Segment:
