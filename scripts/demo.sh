@@ -86,6 +86,7 @@ chain() {
   say "took $SECONDS s; report: $PROJECT/results/$RUN/cost/report.html; end the cluster with 'make demo-down'"
 }
 
+# Without namespaces: a Slurm of this host alone, else none.
 fallback() {
   if ! loopback; then alone; return; fi
   (umask 022; .venv/bin/python scripts/loopback_run.py "config/$RUN.yaml" "$STATE/nodes/loopback/fastssd" "config/$RUN-loopback.yaml")
