@@ -555,7 +555,7 @@ def test_a_run_at_its_budget_saves_and_goes_on_only_when_it_is_raised(cluster: C
     write(sharded, changes)
     fails(steelrail(sharded, "train"), 9, f"run {NAME} must be trained to its end, is budget", "run train again")
     attempts = len(list((trained(sharded, 15) / "logs").glob("attempt-*.log")))
-    fails(steelrail(sharded, "train"), 9, "is budget")
+    fails(steelrail(sharded, "train"), 9, f"budget of run {NAME} must be above the $0.", "is $0.25", "run train again")
     assert 1 == attempts == len(list((trained(sharded, 15) / "logs").glob("attempt-*.log")))
     write(sharded, {**changes, "cost.budget_usd": "100"})
     works(steelrail(sharded, "train"))
