@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup check test test-unit test-workflow test-cluster test-browser demo demo-down format
+.PHONY: help setup check test test-unit test-sim test-workflow test-cluster test-browser demo demo-down format
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,10 @@ test: test-unit test-workflow test-cluster test-browser ## every test; nothing i
 
 test-unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile tests/unit
+	$(BIN)/pytest tests/sim
+
+test-sim: setup ## 10,000 seeds of simulated faults on checkpoints (`make test` plays 200)
+	STEELRAIL_SIM_SEEDS=10000 $(BIN)/pytest tests/sim
 
 test-workflow: setup
 	$(BIN)/pytest tests/workflow

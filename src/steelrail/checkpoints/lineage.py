@@ -1,7 +1,8 @@
 """Which checkpoints still count after restarts. Pure.
 
 Each attempt writes down what it resumed from before it trains. A stale attempt that wakes up may still write a manifest
-between a newer attempt's look and its first step; by this rule such a manifest is void, whoever reads it.
+between a newer attempt's look and its first step; by this rule such a manifest is void, whoever reads it. Its record of
+what it resumed from may come as late; what newer attempts stand on is not voided by it.
 """
 
 from __future__ import annotations
@@ -22,5 +23,23 @@ class Resumed:
 
 
 def is_void(saved: StepId, resumed: Iterable[Resumed]) -> bool:
-    """Whether a later attempt started from before ``saved``, so that its steps replaced those that led to it."""
-    return any(later.epoch > saved.epoch and later.step < saved.step for later in resumed)
+    """Whether ``saved`` does not lie on the way to where the newest attempt started: its steps were replaced."""
+    for later in _way_back(resumed):
+        if saved.epoch >= later.epoch:
+            return False
+        if saved.step > later.step or saved.epoch > later.from_epoch:
+            return True
+    return False
+
+
+def _way_back(resumed: Iterable[Resumed]) -> list[Resumed]:
+    """Return the newest attempt's record, that of the attempt it resumed from, and so on.
+
+    An attempt that was gone before it wrote its record leaves a gap (it can have uploaded what it took over from NVMe):
+    the way goes on with the newest record before it.
+    """
+    way: list[Resumed] = []
+    for one in sorted(resumed, key=lambda one: one.epoch, reverse=True):
+        if not way or one.epoch <= way[-1].from_epoch:
+            way.append(one)
+    return way

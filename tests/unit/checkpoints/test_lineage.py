@@ -16,6 +16,11 @@ from steelrail.checkpoints.lineage import Resumed, is_void
         (StepId(150, 1), [Resumed(2, 0, 0)], True),  # a later attempt started from scratch
         (StepId(150, 1), [], False),
         (StepId(150, 1), [Resumed(1, 0, 0), Resumed(3, 150, 1), Resumed(4, 149, 1)], True),
+        # Attempt 2 was overtaken before it wrote down its start: what attempt 3 stands on counts all the same.
+        (StepId(150, 1), [Resumed(2, 100, 1), Resumed(3, 150, 1)], False),
+        (StepId(120, 2), [Resumed(2, 100, 1), Resumed(3, 150, 1)], True),  # and what attempt 2 made of it does not
+        (StepId(90, 1), [Resumed(2, 100, 1), Resumed(4, 120, 3)], False),  # attempt 3 took over from NVMe and was gone
+        (StepId(110, 1), [Resumed(2, 100, 1), Resumed(4, 120, 3)], True),
     ],
 )
 def test_save_counts_unless_a_later_attempt_resumed_from_before_it(

@@ -1,0 +1,201 @@
+"""Knows all that happened in a simulated world, and raises where it breaks a promise of the checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sim_clock import Process
+from sim_store import Server
+
+from steelrail.checkpoints.layout import MANIFEST, StepId, parse_fence, parse_folder
+from steelrail.checkpoints.manifest import Manifest, decode
+
+
+class BrokenPromiseError(BaseException):
+    """What was promised is not so. No ``except Exception`` of the code under test may swallow it."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A training state: which attempt made it, at which step, going on from which."""
+
+    name: str
+    epoch: int
+    step: int
+    parent: str
+
+
+@dataclass(eq=False)
+class Oracle:
+    """``contents``: every state ever saved; ``base``: what each attempt that wrote down its start began from."""
+
+    server: Server
+    rotten: bool = False
+    contents: dict[str, Content] = field(default_factory=dict)
+    held: dict[StepId, str] = field(default_factory=dict)
+    base: dict[int, str] = field(default_factory=dict)
+    claims: list[int] = field(default_factory=list)
+    newest_claim: int = 0
+    acked_step: int = 0
+    last_put: dict[StepId, int] = field(default_factory=dict)
+    stale: set[StepId] = field(default_factory=set)
+    put_once: set[tuple[StepId, str]] = field(default_factory=set)
+    manifests: dict[StepId, Manifest] = field(default_factory=dict)
+    encoded: dict[StepId, bytes] = field(default_factory=dict)
+    checked: Counter[str] = field(default_factory=Counter)
+    commits: int = 0
+    void_commits: int = 0
+
+    def require(self, promise: str, kept: bool, said: str) -> None:
+        """Raise unless ``kept``."""
+        self.checked[promise] += 1
+        if not kept:
+            raise BrokenPromiseError(f"{promise}: {said}")
+
+    def heed(self, verb: str, key: str, process: Process) -> None:
+        """Look at the store after a request took effect."""
+        folder, _, name = key.rpartition("/")
+        which = parse_folder(folder.rpartition("/")[2])
+        if which is not None and verb in ("put", "complete", "delete"):
+            self._folder_changed(verb, which, name, process)
+        elif verb == "list" and key.endswith("fence/"):
+            process.looked = self.server.mutations
+        elif verb == "put" and (fence := parse_fence(name)) is not None:
+            self._fence_changed(key, *fence)
+
+    def _folder_changed(self, verb: str, which: StepId, name: str, process: Process) -> None:
+        if verb == "delete":
+            self._deleted(which, name)
+        elif name == MANIFEST:
+            self._manifest_put(which, process)
+        elif (which, name) not in self.put_once:
+            # Repeats of what is there already do not count.
+            self.put_once.add((which, name))
+            self.last_put[which] = self.server.mutations
+
+    def _manifest_put(self, which: StepId, process: Process) -> None:
+        if which in self.manifests:
+            return
+        self.encoded[which] = self.server.objects[manifest_key(which)]
+        manifest = self.manifests[which] = decode(self.encoded[which], which.folder)
+        # A newer attempt may have swept what a stale one left unfinished; then readers must see that files are missing.
+        if which.epoch >= self.newest_claim and not self.rotten:
+            self.require("a manifest is written when all its files are whole", self.is_whole(manifest), which.folder)
+        self.commits += 1
+        if self.contents[self.held[which]].epoch != which.epoch:
+            # Taken over from NVMe: its attempt stands on it, though it may not have written that down yet.
+            self.base.setdefault(which.epoch, self.held[which])
+        if which.epoch >= self.newest_claim:
+            self.acked_step = max(self.acked_step, which.step)
+        else:
+            self.void_commits += 1
+            self.stale.add(which)
+            looked = process.looked > self.last_put.get(which, -1) or process.name in ("late", "copy")
+            self.require("a stale attempt looked at the fence before its manifest", looked, which.folder)
+
+    def _deleted(self, which: StepId, name: str) -> None:
+        """``which`` lost an object; the manifest must go first, and never the newest one that counts."""
+        manifest = self.manifests.get(which)
+        if manifest is None:
+            return
+        if name != MANIFEST:
+            # A stale attempt's manifest may land in a folder that is being swept as unfinished: it was never whole.
+            if which not in self.stale:
+                gone = not self._is_there(which) or not self._was_whole(manifest, name)
+                self.require("a manifest goes before its files", gone, which.folder)
+            return
+        if not self.rotten and self.is_whole(manifest) and self.counts(which):
+            left = self.newest()
+            kept = left is not None and left.step >= which.step
+            self.require("the newest that counts is never removed", kept, f"{which.folder}, leaving {left}")
+
+    def _was_whole(self, manifest: Manifest, removed: str) -> bool:
+        return all(self._file_is_whole(manifest, file.name) for file in manifest.files if file.name != removed)
+
+    def _fence_changed(self, key: str, epoch: int, kind: str) -> None:
+        if not kind:
+            self.newest_claim = max(self.newest_claim, epoch)
+        elif kind == "resume":
+            said = json.loads(self.server.objects[key])
+            self.base.setdefault(epoch, self.held.get(StepId(said["step"], said["epoch"]), ""))
+
+    def claimed(self, epoch: int, before: int) -> None:
+        """Check a claim that its claimer was told of; ``before``: the newest that was told when it began."""
+        self.require("every claim of the fence is unique", epoch not in self.claims, f"{epoch} twice")
+        self.require("a claim is newer than those before it", epoch > before, f"{epoch} after {before}")
+        self.claims.append(epoch)
+
+    def counts(self, which: StepId) -> bool:
+        """Whether ``which`` lies on the way to where the newest attempt that began is."""
+        return self.is_on_path(self.held[which])
+
+    def is_on_path(self, name: str, base: Mapping[int, str] | None = None) -> bool:
+        """Whether the newest attempt that began made this state, or stands on it. ``base``: of another moment."""
+        base = self.base if base is None else base
+        newest = max(base, default=0)
+        if not newest or self.contents[name].epoch >= newest:
+            return True
+        at = base[newest]
+        while at:
+            if at == name:
+                return True
+            at = self.contents[at].parent
+        return False
+
+    def newest(self) -> StepId | None:
+        """Return the newest whole checkpoint in the store that counts."""
+        whole = (which for which in self.manifests if self._is_there(which) and self.is_whole(self.manifests[which]))
+        return max((which for which in whole if self.counts(which)), default=None)
+
+    def is_whole(self, manifest: Manifest) -> bool:
+        """Whether each of its files is in the store as it says."""
+        return all(self._file_is_whole(manifest, file.name) for file in manifest.files)
+
+    def _file_is_whole(self, manifest: Manifest, name: str) -> bool:
+        data = self.server.objects.get(object_key(manifest.id, name))
+        return data is not None and hashlib.sha256(data).hexdigest() == manifest.file(name).sha256
+
+    def _is_there(self, which: StepId) -> bool:
+        """Whether the manifest is in the store as it was written."""
+        return self.server.objects.get(manifest_key(which)) == self.encoded[which]
+
+    def restored(self, epoch: int, step: int, name: str, floor: int) -> None:
+        """Check what an attempt goes on from: never below what it could have proved, and of the one true past."""
+        if not self.rotten:
+            self.require("an acknowledged checkpoint is resumed from, or a newer one", step >= self.acked_step, name)
+            now = self.newest_before(epoch)
+            least = min(floor, now.step if now else 0)
+            self.require("the newest provable one is resumed from", step >= least, f"{step}, not {least}")
+        self.base.setdefault(epoch, name)
+
+    def newest_before(self, epoch: int) -> StepId | None:
+        """Return the newest that counts, as if the attempt of ``epoch`` had not begun."""
+        mine = self.base.pop(epoch, None)
+        try:
+            return self.newest()
+        finally:
+            if mine is not None:
+                self.base[epoch] = mine
+
+    def of_the_past(self, epoch: int, name: str, then: Mapping[int, str]) -> None:
+        """Check that a state which is about to be resumed from was not replaced by a later attempt.
+
+        ``then``: the bases when the attempt began to look; a stale attempt may have written its own since.
+        """
+        now = {other: one for other, one in self.base.items() if other != epoch}
+        kept = self.is_on_path(name, now) or self.is_on_path(name, then)
+        self.require("what a later attempt replaced never counts", kept, name)
+
+
+def manifest_key(which: StepId) -> str:
+    """Return the store's key of a manifest."""
+    return object_key(which, MANIFEST)
+
+
+def object_key(which: StepId, name: str) -> str:
+    """Return the store's key of one object of a checkpoint."""
+    return f"steelrail/run/key/steps/{which.folder}/{name}"

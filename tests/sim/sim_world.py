@@ -1,0 +1,378 @@
+"""One seed's world: attempts on ranks with NVMe, one after the other, stale ones among them, against one store.
+
+What runs is the real code of ``checkpoints`` and ``clients.store``, threads and all. Played are time, threads, the
+ranks' process group, the S3 server, and torch's own files: a rank's file is a line of text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oracle import BrokenPromiseError, Content, Oracle
+from sim_clock import Group, Killed, Process, Sim, sim_dist
+from sim_store import Server, SimStore
+
+from steelrail.checkpoints import agree, edge, fence, restore, save, upload
+from steelrail.checkpoints.edge import Checkpoints
+from steelrail.checkpoints.layout import METADATA, StepId, local_root
+from steelrail.checkpoints.manifest import Manifest
+from steelrail.checkpoints.place import Home
+from steelrail.clients import clock, store_transfer
+from steelrail.clients.disk import on_disk
+from steelrail.clients.ranks import RankPlace
+from steelrail.config import schema
+from steelrail.errors import CheckpointError, SteelrailError, must
+
+HOSTS = 3
+EVERY = 2
+TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(eq=False)
+class World:
+    """Everything of one seed."""
+
+    rng: random.Random
+    sim: Sim
+    server: Server
+    oracle: Oracle
+    nvme: Path
+    store: SimStore
+    past: dict[int, dict[int, str]] = field(default_factory=dict)
+    tally: Counter[str] = field(default_factory=Counter)
+    processes: list[Process] = field(default_factory=list)
+
+
+_world: World | None = None
+
+
+def world() -> World:
+    """Return the world that is being played."""
+    assert _world is not None
+    return _world
+
+
+def make_world(seed: int, nvme: Path) -> World:
+    """Return the world of a seed."""
+    rng = random.Random(seed)
+    random.seed(seed)  # the store's jitter takes the module's own
+    sim = Sim(rng)
+    rate, crash, stop = (
+        rng.choice((0.0, 0.02, 0.1, 0.3)),
+        rng.choice((0.0, 0.001, 0.005)),
+        rng.choice((0.0, 0.005, 0.02)),
+    )
+    server = Server(sim, rate, crash, stop)
+    oracle = Oracle(server, rotten=rng.random() < 0.15)
+    server.heed = oracle.heed
+    return World(rng, sim, server, oracle, nvme, SimStore(server))
+
+
+def play(seed: int, nvme: Path) -> World:
+    """Play a seed to its end. Raises ``BrokenPromiseError`` or ``HangError``."""
+    global _world
+    _world = made = make_world(seed, nvme)
+    upload.threading = edge.threading = made.sim.threading()  # type: ignore[attr-defined]
+    driver = made.sim.start(Process("driver"), lambda: drive(made))
+    try:
+        made.sim.run(lambda: driver.done)
+    finally:
+        made.sim.end()
+        _world = None
+    return made
+
+
+def drive(made: World) -> None:
+    """Let attempts follow one another, and at last one that nothing disturbs, on empty nodes."""
+    for _ in range(made.rng.choice((2, 3, 3, 4))):
+        one_attempt(made)
+        if made.rng.random() < 0.2:
+            lose_host(made, made.rng.randrange(HOSTS))
+        if made.oracle.rotten:
+            rot(made)
+    # Whoever is stopped wakes up now, or never.
+    made.sim.pause(made.rng.choice((0.0, 100.0, 400.0)))
+    for process in made.processes:
+        process.dead = True
+    made.sim.pause(100.0)
+    made.server.rate = made.server.crash = made.server.stop = made.server.away_until = 0.0
+    shutil.rmtree(made.nvme, ignore_errors=True)
+    last_reader(made)
+
+
+def lose_host(made: World, host: int) -> None:
+    """A host is gone with all that ran there; it comes back with an empty disk."""
+    for process in made.processes:
+        process.dead = process.dead or process.host == host
+    made.sim.pause(0.0)
+    shutil.rmtree(made.nvme / f"host{host}", ignore_errors=True)
+
+
+def last_reader(made: World) -> None:
+    """What a fresh attempt finds in the store, once all is quiet."""
+    newest, oracle = made.oracle.newest(), made.oracle
+    acked_step = oracle.acked_step
+    ended = one_attempt(made, quiet=True)
+    step = ended.get("step")
+    if newest is not None:
+        kept = step is not None and step >= newest.step
+        oracle.require("the newest in the store is found again", kept, f"{step}, not {newest}: {ended}")
+    if acked_step and not oracle.rotten:
+        kept = step is not None and step >= acked_step
+        oracle.require("no acknowledged checkpoint is lost", kept, f"{step} after {acked_step}: {ended}")
+    if acked_step:
+        oracle.require("a run with checkpoints never starts over", step != 0, f"{ended}")
+
+
+def one_attempt(made: World, quiet: bool = False) -> dict[str, Any]:
+    """Claim the fence, run the ranks until they end or are given up. Returns what the attempt said of itself."""
+    said: dict[str, Any] = {}
+    launcher = Process("launcher")
+    claiming = made.sim.start(launcher, lambda: said.update(epoch=claim(made)))
+    if not quiet and made.rng.random() < 0.2:
+        # A second launcher by mistake, whose attempt comes no further.
+        made.sim.start(Process("rival"), lambda: claim(made))
+    made.sim.wait(lambda: claiming.done)
+    if said.get("epoch") is None:
+        return said
+    nodes = made.rng.choice((1, 2, 2))
+    hosts = made.rng.sample(range(HOSTS), nodes)
+    group, steps = Group(made.sim, nodes), EVERY * made.rng.choice((1, 2, 3))
+    for rank in range(nodes):
+        process = Process(f"rank{rank}", hosts[rank], said["epoch"])
+        group.members.append(process)
+    made.processes += group.members
+    for rank, process in enumerate(group.members):
+        place = RankPlace(rank, nodes, 0, rank, nodes, f"host{hosts[rank]}")
+        made.sim.start(process, lambda place=place, process=process: one_rank(made, process, place, group, steps, said))
+    oversee(made, group.members, quiet)
+    return said
+
+
+def claim(made: World) -> int | None:
+    """Claim the fence as the launcher does."""
+    before = max(made.oracle.claims, default=0)
+    try:
+        epoch = fence.claim(made.store, "run", "key")
+    except SteelrailError:
+        made.tally["failed claims"] += 1
+        return None
+    made.oracle.claimed(epoch, before)
+    return epoch
+
+
+def oversee(made: World, members: list[Process], quiet: bool) -> None:
+    """Wait for the ranks' end. One that dies takes the others along, as ``srun`` does; some attempts are given up."""
+    rng, sim = made.rng, made.sim
+    patience = None if quiet or rng.random() < 0.6 else rng.choice((1.0, 5.0, 20.0)) * 2 * rng.random()
+    if not quiet and rng.random() < 0.15:
+        made.server.away_until = sim.now + 200 * rng.random()
+    sim.wait(lambda: any(one.dead or one.frozen_until > sim.now for one in members), patience)
+    if not any(one.dead for one in members):
+        give_up(made, members)
+        return
+    sim.wait(lambda: all(one.dead for one in members), 5.0 if quiet else rng.choice((0.1, 5.0)))
+    for one in members:
+        one.dead = True
+
+
+def give_up(made: World, members: list[Process]) -> None:
+    """Leave an attempt behind: stopped for a while, still running, or ended by a signal."""
+    how = made.rng.choice(("stopped", "running", "running", "killed"))
+    made.tally[f"left behind {how}"] += 1
+    for one in members:
+        if how == "killed":
+            one.dead = True
+        elif how == "stopped":
+            one.frozen_until = max(one.frozen_until, made.sim.now + made.rng.choice((2.0, 20.0, 200.0)))
+
+
+def one_rank(made: World, process: Process, place: RankPlace, group: Group, steps: int, said: dict[str, Any]) -> None:
+    """Live as a rank does: restore, train and save, flush, and be gone with all threads."""
+    try:
+        attempt(made, process, place, group, steps, said)
+    except (SteelrailError, RuntimeError) as error:
+        made.tally[f"ended by {type(error).__name__}"] += 1
+        said[f"error {place.rank}"] = f"{error}"
+    process.dead = True
+
+
+def attempt(made: World, process: Process, place: RankPlace, group: Group, steps: int, said: dict[str, Any]) -> None:
+    """Restore, train and save, flush."""
+    root = local_root(made.nvme / f"host{process.host}", "run", "key")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings = schema.Checkpoints(every_steps=EVERY, keep_last=1 + process.epoch % 2)
+    home = Home(made.store, "run", "key", process.epoch, root, settings)
+    checkpoints = Checkpoints(home, agree.Ranks(place, group), note, TIMEOUT_SECONDS)  # type: ignore[arg-type]
+    newest = made.oracle.newest()
+    made.past.setdefault(process.epoch, dict(made.oracle.base))
+    state = {f"rank{place.rank}": torch.zeros(1)}
+    found = checkpoints.restore(state)
+    name, step = (str(found.extra["name"]), found.step) if found else ("", 0)
+    if process.epoch == made.oracle.newest_claim and place.rank == 0:
+        made.oracle.restored(process.epoch, step, name, newest.step if newest else 0)
+    said.setdefault("step", step)
+    made.oracle.require("all ranks resume from the same checkpoint", said["step"] == step, f"{said}, {step}")
+    for number in range(step + 1, step + steps + 1):
+        made.sim.pause(made.rng.choice((0.1, 2.0)) * made.rng.random())
+        if number % EVERY == 0:
+            grown = Content(f"s{number}e{process.epoch}", process.epoch, number, name)
+            name = made.oracle.contents.setdefault(grown.name, grown).name
+            checkpoints.save(state, number, number, {"name": name})
+    checkpoints.flush(60.0)
+    checkpoints.close()
+
+
+def note(kind: str, **data: Any) -> None:
+    """Take an event and forget it."""
+    world().tally[f"{kind} {data.get('where', '')}".strip()] += 1
+
+
+def rot(made: World) -> None:
+    """Damage one file on NVMe or in the store: half of it, or one byte."""
+    paths = [path for path in made.nvme.rglob("*") if path.is_file()]
+    keys = [key for key in made.server.objects if "/steps/" in key]
+    if keys and made.rng.random() < 0.5:
+        key = made.rng.choice(sorted(keys))
+        made.server.objects[key] = damaged(made.rng, made.server.objects[key])
+    elif paths:
+        path = made.rng.choice(sorted(paths))
+        path.write_bytes(damaged(made.rng, path.read_bytes()))
+    made.server.faults["rot"] += 1
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """Return half of ``data``, or all of it with one byte changed."""
+    if rng.random() < 0.5 or not data:
+        return data[: len(data) // 2]
+    at = rng.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def disk_pause() -> None:
+    """Let a write to NVMe take a while, in which its process may die."""
+    made = world()
+    made.sim.pause(made.rng.random() * 0.02)
+    made.server._maybe_crash(made.sim.process)
+
+
+def write_tensors(folder: Path, state: Any, ranks: agree.Ranks) -> None:
+    """Stand in for torch's save: one file a rank, and the list of them. A crash leaves half a file."""
+    rank, size = ranks.place.rank, ranks.place.world_size
+    # The file says which state it is of; the saving rank's manifest says so too, and ``load`` compares.
+    text = f"rank {rank} of {folder.name} " + "x" * world().rng.choice((4, 60))
+    path = folder / f"__{rank}_0.distcp"
+    path.write_text(text[: len(text) // 2])
+    disk_pause()
+    path.write_text(text)
+    if rank == 0:
+        (folder / METADATA).write_text(json.dumps([f"__{one}_0.distcp" for one in range(size)]))
+    ranks.agree(lambda: None)
+
+
+def read_metadata(data: bytes, names: Any, where: str) -> list[str]:
+    """Stand in for torch's metadata: the files' names."""
+    found: list[str] = json.loads(data)
+    if not set(found) <= set(names):
+        raise CheckpointError(must(".metadata", "of this manifest", f"{found}", where, "an older one is taken"))
+    return found
+
+
+def files_needed(state: Any, metadata: list[str]) -> set[str]:
+    """A rank needs its own file, or all of them when the world has another size."""
+    own = f"__{next(iter(state)).removeprefix('rank')}_0.distcp"
+    size = len([one for one in world().processes if one.epoch == world().sim.process.epoch])
+    return {own} if size == len(metadata) else set(metadata)
+
+
+def load(home: Home, ranks: agree.Ranks, state: Any, manifest: Manifest, metadata: list[str]) -> None:
+    """Stand in for torch's load: every byte that is read must be what was saved."""
+    oracle, name = world().oracle, str(manifest.extra["name"])
+    made_by = oracle.contents[name]
+    for file in files_needed(state, metadata):
+        path = home.folder(manifest.id) / file
+        with on_disk(path):  # a stale attempt on the same node may be removing it
+            text = path.read_text(errors="replace")
+        rank = file.removeprefix("__").split("_")[0]
+        whole = f"rank {rank} of {StepId(made_by.step, made_by.epoch).folder} "
+        kept = text.startswith(whole) and set(text[len(whole) :]) == {"x"} and len(text) - len(whole) in (4, 60)
+        oracle.require("what is read is whole and of this checkpoint", kept, f"{name}: {text}")
+    if world().sim.process.epoch == oracle.newest_claim:
+        oracle.of_the_past(home.epoch, name, world().past[home.epoch])
+
+
+def commit_local(ranks: agree.Ranks, folder: Path, manifest: Manifest, real: Callable[..., None]) -> None:
+    """The real one, between two moments at which the process may die."""
+    world().oracle.held[manifest.id] = str(manifest.extra["name"])
+    disk_pause()
+    real(ranks, folder, manifest)
+    disk_pause()
+
+
+@contextmanager
+def simulated() -> Iterator[pytest.MonkeyPatch]:
+    """Put the played parts in place of the real ones."""
+    real = save.commit_local
+
+    def committed(ranks: agree.Ranks, folder: Path, manifest: Manifest) -> None:
+        commit_local(ranks, folder, manifest, real)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upload, "threading", None)
+        patch.setattr(edge, "threading", None)
+        patch.setattr(agree, "dist", sim_dist())
+        for module in (save, restore):
+            patch.setattr(module, "commit_local", committed)
+        patch.setattr(save, "_write_tensors", write_tensors)
+        patch.setattr(restore, "read_metadata", read_metadata)
+        patch.setattr(restore, "files_needed", files_needed)
+        patch.setattr(restore, "_load", load)
+        patch.setattr(clock, "monotonic", lambda: world().sim.now)
+        patch.setattr(clock, "now", lambda: world().sim.now)
+        patch.setattr(clock, "sleep", lambda seconds: world().sim.pause(seconds))
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(store_transfer, "PART_BYTES", 64)
+        patch.setattr(store_transfer, "_in_parallel", lambda work, items: [work(item) for item in items])
+        logging.disable(logging.CRITICAL)
+        try:
+            yield patch
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def run_seeds(seeds: range, nvme: Path) -> Counter[str]:
+    """Play the seeds and return what happened in all. The first broken promise names its seed."""
+    total: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            made = play(seed, nvme)
+        except (Exception, BrokenPromiseError) as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+        finally:
+            shutil.rmtree(nvme, ignore_errors=True)
+        total += summary(made)
+    return total
+
+
+def summary(made: World) -> Counter[str]:
+    """What happened in one seed."""
+    counts = Counter(seeds=1, commits=made.oracle.commits, stale_commits=made.oracle.void_commits)
+    counts.update({f"fault: {kind}": number for kind, number in made.server.faults.items()})
+    counts.update({f"checked: {promise}": number for promise, number in made.oracle.checked.items()})
+    counts.update({f"attempts: {kind}": number for kind, number in made.tally.items()})
+    return counts
+
+
+__all__ = ["Killed", "run_seeds", "simulated"]

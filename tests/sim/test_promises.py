@@ -1,0 +1,145 @@
+"""Seeds of the simulator keep every promise; a broken build of the protocol is caught.
+
+``STEELRAIL_SIM_SEEDS`` says how many seeds are played (``make test-sim``: 10,000). A seed that fails is named, and
+plays the same again: ``STEELRAIL_SIM_FIRST=<seed> STEELRAIL_SIM_SEEDS=1``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sim_store import Client
+from sim_world import run_seeds, simulated
+
+from steelrail.checkpoints import fence, keep, newest, restore, retention
+from steelrail.checkpoints.layout import receipt_name
+from steelrail.checkpoints.manifest import digest
+from steelrail.checkpoints.upload import Uploader
+
+SEEDS = int(os.environ.get("STEELRAIL_SIM_SEEDS", "200"))
+FIRST = int(os.environ.get("STEELRAIL_SIM_FIRST", "0"))
+FAULTS = ("error", "timeout", "late", "slow", "torn", "duplicate", "reordered", "crash", "stopped", "away", "rot")
+
+
+@pytest.fixture
+def patch() -> Any:
+    with simulated() as patched:
+        yield patched
+
+
+def show(counts: Counter[str]) -> str:
+    """One line a kind of thing, for the test's own output."""
+    return "\n".join(f"{number:>9,}  {what}" for what, number in sorted(counts.items()))
+
+
+@pytest.mark.timeout(3600)
+def test_no_seed_breaks_a_promise(patch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = run_seeds(range(FIRST, FIRST + SEEDS), tmp_path / "nvme")
+    with capsys.disabled():
+        print(f"\n{show(counts)}")  # noqa: T201 - the figures are what this test is run for
+    assert counts["seeds"] == SEEDS
+    assert SEEDS < 200 or all(counts[f"fault: {kind}"] for kind in FAULTS)
+
+
+def manifest_before_the_other_nodes_are_done(patch: Any) -> None:
+    patch.setattr(Uploader, "_await_receipt", lambda self, manifest, node_rank: None)
+
+
+def receipt_before_the_files(patch: Any) -> None:
+    real = Uploader._send
+
+    def send(self: Any, manifest: Any, done: set[str]) -> None:
+        key = self._home.object_key(manifest.id, receipt_name(self._node_rank))
+        self._home.store.put(key, f'{{"manifest": "{digest(manifest)}"}}'.encode())
+        real(self, manifest, done)
+
+    patch.setattr(Uploader, "_send", send)
+
+
+def puts_without_their_condition(patch: Any) -> None:
+    real = Client.put_object
+
+    def put(self: Any, IfNoneMatch: str = "", **rest: Any) -> Any:
+        return real(self, **rest)
+
+    patch.setattr(Client, "put_object", put)
+
+
+def fence_not_looked_at(patch: Any) -> None:
+    patch.setattr(fence, "require_newest", lambda store, run, key, epoch: None)
+
+
+def files_removed_before_the_manifest(patch: Any) -> None:
+    def remove(store: Any, run: str, key: str, held: Any) -> None:
+        for name in sorted(held.names):
+            store.delete(store.key(run, key, "steps", held.which.folder, name))
+
+    patch.setattr(retention, "_remove", remove)
+
+
+def newest_not_kept(patch: Any) -> None:
+    real = keep.why_kept
+    patch.setattr(keep, "why_kept", lambda losses, rules: dict(sorted(real(losses, rules).items())[:-1]))
+
+
+def no_lineage(patch: Any) -> None:
+    for module in (newest, keep):
+        patch.setattr(module, "is_void", lambda saved, resumed: False)
+
+
+def resume_not_written_down(patch: Any) -> None:
+    patch.setattr(fence, "record_resume", lambda store, run, key, epoch, source: None)
+
+
+def files_not_proved(patch: Any) -> None:
+    patch.setattr(restore, "sha256_file", lambda path: Anything())
+    patch.setattr(restore, "_require_digest", lambda file, found, manifest: None)
+
+
+def oldest_resumed_first(patch: Any) -> None:
+    real = restore.candidates
+
+    def candidates(*args: Any) -> Any:
+        taken, reasons = real(*args)
+        return taken[::-1], reasons
+
+    patch.setattr(restore, "candidates", candidates)
+
+
+class Anything(str):
+    """Equal to every digest."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "within", "promise"),
+    [
+        (manifest_before_the_other_nodes_are_done, 50, "a manifest is written when all its files are whole"),
+        (receipt_before_the_files, 50, "a manifest is written when all its files are whole"),
+        (puts_without_their_condition, 100, "every claim of the fence is unique"),
+        (fence_not_looked_at, 400, "a stale attempt looked at the fence before its manifest"),
+        (files_removed_before_the_manifest, 50, "a manifest goes before its files"),
+        (newest_not_kept, 50, "the newest that counts is never removed"),
+        (no_lineage, 400, "what a later attempt replaced never counts"),
+        (resume_not_written_down, 400, "what a later attempt replaced never counts"),
+        (files_not_proved, 400, "what is read is whole and of this checkpoint"),
+        (oldest_resumed_first, 50, "BrokenPromise"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_broken_build_is_caught(
+    patch: Any, tmp_path: Path, broken: Callable[[Any], None], within: int, promise: str
+) -> None:
+    broken(patch)
+    with pytest.raises(AssertionError, match=promise):
+        run_seeds(range(within), tmp_path / "nvme")
