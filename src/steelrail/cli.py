@@ -95,7 +95,18 @@ def _stop(run: Run, arguments: argparse.Namespace) -> None:
     _say(stop.stop(run))
 
 
+def _checkpoints(run: Run, arguments: argparse.Namespace) -> None:
+    from steelrail.launch import checkpoints
+
+    removes = arguments.sweep and not arguments.dry_run
+    found = checkpoints.sweep(run) if removes else checkpoints.look(run)
+    _say(found.json() if arguments.json else found.text())
+
+
 _PART = ("--part", {"type": int, "required": True, "help": "number of the part"})
+_JSON = ("--json", {"action": "store_true", "help": "for machines"})
+_SWEEP = ("--sweep", {"action": "store_true", "help": "remove what is not kept, while no training job lives"})
+_DRY_RUN = ("--dry-run", {"action": "store_true", "help": "only show what would go (so it is without --sweep)"})
 _LISTING = ("--listing", {"help": "listing made on the head node (else the corpus is listed now)"})
 
 VERBS = (
@@ -106,7 +117,7 @@ VERBS = (
     Verb("fabric", "check and measure the nodes", _fabric),
     Verb("train", "submit the training job, or attach to it, and wait", _train),
     Verb("cost", "make the bill", _cost),
-    Verb("status", "say how the run stands", _status, (("--json", {"action": "store_true", "help": "for machines"}),)),
+    Verb("status", "say how the run stands", _status, (_JSON,)),
     Verb(
         "logs",
         "print the newest attempt's log",
@@ -114,6 +125,12 @@ VERBS = (
         (("--follow", {"action": "store_true", "help": "go on as it grows"}),),
     ),
     Verb("stop", "save, stop, and stay stopped", _stop),
+    Verb(
+        "checkpoints",
+        "list the checkpoints in the store: what is kept, and why; what would go",
+        _checkpoints,
+        (_SWEEP, _DRY_RUN, _JSON),
+    ),
 )
 
 

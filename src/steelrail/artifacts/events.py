@@ -40,7 +40,8 @@ class Event:
     """One event. ``time`` is Unix seconds. ``data`` by kind:
 
     - enter: ``category``
-    - step: ``step``, ``start`` (Unix s), ``seconds`` (category -> s; the rest is productive), ``tokens``
+    - step: ``step``, ``start`` (Unix s), ``seconds`` (category -> s; the rest is productive), ``tokens``,
+      and ``skipped`` (true) where the update was left out
     - save: ``step``, ``bytes``, ``stall_seconds``; durable: ``step``, ``where`` (nvme or store), ``bytes``, ``seconds``
     - restore: ``step``, ``epoch``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
     - heldout: ``step``, ``loss``; note: ``text``

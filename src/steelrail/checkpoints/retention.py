@@ -1,17 +1,17 @@
-"""What is kept: the newest durable checkpoints in the store, the newest saves on NVMe. Never the last provable one."""
+"""Carries out what is kept (``keep``): in the store after each commit, and on a node's NVMe after each save."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
 
 from steelrail.checkpoints import fence
+from steelrail.checkpoints.keep import Held, Verdict, heldout_loss_of, judge
 from steelrail.checkpoints.layout import LOCAL_COMMIT, MANIFEST, StepId, parse_folder
-from steelrail.checkpoints.lineage import Resumed, is_void
-from steelrail.checkpoints.newest import list_folders, read_manifest
+from steelrail.checkpoints.newest import read_manifest
 from steelrail.checkpoints.place import Home
 from steelrail.clients import clock
 from steelrail.clients.disk import remove_folder
+from steelrail.clients.store import MissingObjectError, Store, StoredObject
 from steelrail.errors import CheckpointError, SteelrailError
 from steelrail.log import logger
 
@@ -20,41 +20,8 @@ LOCAL_KEPT = 2
 STALE_UPLOAD_SECONDS = 86_400.0
 
 
-@dataclass(frozen=True)
-class Removal:
-    """One folder of the store that goes, and why."""
-
-    which: StepId
-    why: str
-
-
-def plan(
-    folders: Mapping[StepId, bool], provable: Sequence[StepId], resumed: Sequence[Resumed], epoch: int, keep_last: int
-) -> list[Removal]:
-    """Return what goes from the store. Pure.
-
-    ``folders``: each checkpoint folder and whether it has a manifest; ``provable``: those whose files are all there.
-    Kept are the ``keep_last`` newest provable ones that count, all that is newer, and everything of later attempts.
-    """
-    valid = sorted((which for which in provable if not is_void(which, resumed)), reverse=True)
-    if not valid:
-        return []
-    oldest_kept = valid[:keep_last][-1]
-    removals = []
-    for which, has_manifest in sorted(folders.items()):
-        if which.epoch > epoch:
-            continue
-        if not has_manifest and (which.epoch < epoch or which < valid[0]):
-            removals.append(Removal(which, "an upload that was not finished"))
-        elif has_manifest and is_void(which, resumed):
-            removals.append(Removal(which, "replaced by a later attempt"))
-        elif has_manifest and which < oldest_kept:
-            removals.append(Removal(which, f"older than the newest {keep_last}"))
-    return removals
-
-
 def sweep_store_or_log(home: Home, durable: StepId) -> None:
-    """Remove from the store what ``plan`` says, after ``durable`` was committed; a failure is logged."""
+    """Remove from the store what is not kept, after ``durable`` was committed; a failure is logged."""
     try:
         sweep_store(home, durable)
     except (SteelrailError, OSError) as error:
@@ -62,42 +29,63 @@ def sweep_store_or_log(home: Home, durable: StepId) -> None:
 
 
 def sweep_store(home: Home, durable: StepId) -> None:
-    """Remove from the store what ``plan`` says. Raises ``StoreError``."""
+    """Remove from the store what ``keep.judge`` lets go. Raises ``StoreError``, ``BusyError``."""
     store, run, key = home.store, home.run, home.key
-    folders = list_folders(store, run, key)
-    resumed = fence.resumes(store, run, key)
-    provable = _provable(home, folders, durable, resumed)
-    held = {which: MANIFEST in names for which, names in folders.items()}
-    for removal in plan(held, provable, resumed, home.epoch, home.settings.keep_last):
+    held = survey(store, run, key)
+    for one in held:
+        if one.has_manifest and one.fault is not None:
+            log.warning("%s in the store cannot be proved: %s", one.which.folder, one.fault)
+    # What was just committed must be seen whole: else the listing lags, or it is the newest that is damaged.
+    if all(one.which != durable or one.fault is not None for one in held):
+        log.warning("nothing is removed from the store: %s cannot be proved there", durable.folder)
+        return
+    remove(store, run, key, home.epoch, judge(held, fence.resumes(store, run, key), home.epoch, home.settings))
+    store.abort_unfinished(steps_prefix(store, run, key), clock.now() - STALE_UPLOAD_SECONDS)
+
+
+def steps_prefix(store: Store, run: str, key: str) -> str:
+    """Return the prefix of all checkpoints of a key."""
+    return store.key(run, key, "steps") + "/"
+
+
+def survey(store: Store, run: str, key: str) -> tuple[Held, ...]:
+    """Return every checkpoint folder of a key in the store. Raises ``StoreError`` when it cannot say."""
+    prefix = steps_prefix(store, run, key)
+    folders: dict[StepId, dict[str, StoredObject]] = {}
+    for found in store.list(prefix):
+        folder, _, name = found.key.removeprefix(prefix).partition("/")
+        which = parse_folder(folder)
+        if which is not None:
+            folders.setdefault(which, {})[name] = found
+    return tuple(_held(store, run, key, which, folders[which]) for which in sorted(folders, reverse=True))
+
+
+def _held(store: Store, run: str, key: str, which: StepId, objects: Mapping[str, StoredObject]) -> Held:
+    sizes = {name: one.size_bytes for name, one in objects.items()}
+    changed = max((one.modified for one in objects.values() if one.modified is not None), default=None)
+    names, size_bytes = tuple(sorted(sizes)), sum(sizes.values())
+    if MANIFEST not in sizes:
+        return Held(which, names, size_bytes, "its upload was not finished", changed=changed)
+    try:
+        manifest = read_manifest(store, run, key, which, sizes)
+    except (CheckpointError, MissingObjectError) as error:
+        return Held(which, names, size_bytes, f"{error}", changed=changed)
+    return Held(which, names, size_bytes, None, heldout_loss_of(manifest.extra), manifest.created, changed)
+
+
+def remove(store: Store, run: str, key: str, epoch: int, verdicts: Iterable[Verdict]) -> None:
+    """Remove what is not kept, oldest first. Raises ``BusyError`` once an attempt newer than ``epoch`` is there."""
+    for one in sorted((one for one in verdicts if not one.keeps), key=lambda one: one.held.which):
         # Looked at again before each: a newer attempt may be reading by now.
-        fence.require_newest(store, run, key, home.epoch)
-        _remove(home, removal.which, folders[removal.which])
-        log.info("removed %s from the store: %s", removal.which.folder, removal.why)
-    store.abort_unfinished(store.key(run, key, "steps") + "/", clock.now() - STALE_UPLOAD_SECONDS)
+        fence.require_newest(store, run, key, epoch)
+        _remove(store, run, key, one.held)
+        log.info("removed %s from the store: %s", one.held.which.folder, one.why)
 
 
-def _provable(
-    home: Home, folders: Mapping[StepId, Mapping[str, int]], durable: StepId, resumed: Sequence[Resumed]
-) -> list[StepId]:
-    """Return the newest ``keep_last`` folders that count and are complete by sizes, ``durable`` among them."""
-    found: list[StepId] = []
-    for which in sorted((which for which, names in folders.items() if MANIFEST in names), reverse=True):
-        if len(found) == home.settings.keep_last:
-            break
-        if is_void(which, resumed):
-            continue
-        try:
-            read_manifest(home.store, home.run, home.key, which, folders[which])
-            found.append(which)
-        except CheckpointError as error:
-            log.warning("%s", error)
-    return found if durable in found else [*found, durable]
-
-
-def _remove(home: Home, which: StepId, names: Mapping[str, int]) -> None:
+def _remove(store: Store, run: str, key: str, held: Held) -> None:
     """Remove a folder, its manifest first: what is half removed must not look complete."""
-    for name in sorted(names, key=lambda name: name != MANIFEST):
-        home.store.delete(home.object_key(which, name))
+    for name in sorted(held.names, key=lambda name: name != MANIFEST):
+        store.delete(store.key(run, key, "steps", held.which.folder, name))
 
 
 def sweep_node(home: Home, wanted: Set[StepId]) -> None:

@@ -37,7 +37,7 @@ from steelrail.errors import StoreError, must
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-__all__ = ["MissingObjectError", "Store", "StoredObject", "join_key"]
+__all__ = ["MissingObjectError", "Store", "StoredObject", "Unfinished", "join_key"]
 
 T = TypeVar("T")
 MIB = 2**20
@@ -48,11 +48,24 @@ _PART = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object as listed. ``key`` is the full key in the bucket; ``etag`` without quotes."""
+    """One object as listed. ``key`` is the full key in the bucket; ``etag`` without quotes.
+
+    ``modified``: when it was written, by the store's clock (Unix seconds; none: not said, or not from a listing).
+    """
 
     key: str
     size_bytes: int
     etag: str
+    modified: float | None = None
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A multipart upload that was begun and not completed: its parts are paid for. ``begun``: Unix seconds."""
+
+    key: str
+    upload_id: str
+    begun: float
 
 
 def join_key(*parts: str) -> str:
@@ -101,7 +114,9 @@ class Store:
         while True:
             page = self._call("list", prefix, partial(self._page, prefix, token))
             for item in page.get("Contents", ()):
-                yield StoredObject(item["Key"], item["Size"], item["ETag"].strip('"'))
+                written = item.get("LastModified")
+                modified = None if written is None else written.timestamp()
+                yield StoredObject(item["Key"], item["Size"], item["ETag"].strip('"'), modified)
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
@@ -177,13 +192,18 @@ class Store:
 
     def abort_unfinished(self, prefix: str, before: float) -> int:
         """Abort multipart uploads below ``prefix`` begun before Unix time ``before``; returns how many."""
+        old = [upload for upload in self.unfinished(prefix) if upload.begun < before]
+        for upload in old:
+            self._abort(upload.key, upload.upload_id)
+        return len(old)
+
+    def unfinished(self, prefix: str) -> tuple[Unfinished, ...]:
+        """Return multipart uploads below ``prefix`` that were not completed (the first thousand)."""
         page = self._call(
             "list uploads", prefix, lambda: self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=prefix)
         )
-        old = [upload for upload in page.get("Uploads", ()) if upload["Initiated"].timestamp() < before]
-        for upload in old:
-            self._abort(upload["Key"], upload["UploadId"])
-        return len(old)
+        uploads = page.get("Uploads", ())
+        return tuple(Unfinished(one["Key"], one["UploadId"], one["Initiated"].timestamp()) for one in uploads)
 
     def probe(self) -> None:
         """Prove that the store keeps its word (see ``store_probe``). Raises ``StoreError`` when it does not."""

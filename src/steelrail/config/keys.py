@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from steelrail.config.schema import Run
+from steelrail.config.schema import BadStep, Run
 
 # Raise a stage's number when what it writes changes meaning: every run then repeats that stage.
 VERSIONS = {"corpus": 1, "shards": 1, "fabric": 1, "train": 1, "cost": 2}
@@ -64,8 +64,16 @@ def cost_key(run: Run, price_book_digest: str) -> str:
 
 
 def _mathematics(run: Run) -> dict[str, Any]:
-    placement = {"micro_batch_sequences", "recompute", "init_from", "export"}
-    return {"train": run.train.model_dump(mode="json", exclude=placement)}
+    placement = {"micro_batch_sequences", "recompute", "init_from", "export", "bad_step"}
+    return {"train": run.train.model_dump(mode="json", exclude=placement), **_bad_steps(run.train.bad_step)}
+
+
+def _bad_steps(settings: BadStep) -> dict[str, Any]:
+    """A run that stops at a bad step computes what it would without one: only steps left out are mathematics."""
+    if settings.policy == "stop":
+        return {}
+    spikes = {"spike_factor", "spike_window"} if settings.spike_factor is not None else set()
+    return {"bad_step": settings.model_dump(mode="json", include={"policy"} | spikes)}
 
 
 def _key(stage: str, view: dict[str, Any]) -> str:

@@ -339,6 +339,24 @@ class Optimizer(Section):
     clip_norm: float = Field(default=1.0, gt=0, le=1e9, description="Largest norm of the whole gradient.")
 
 
+class BadStep(Section):
+    """What follows a step whose loss or gradient is not finite, or whose loss is a spike."""
+
+    policy: Literal["stop", "skip"] = Field(
+        default="stop", description="Stop the run, or leave that step's update out and go on (another training key)."
+    )
+    spike_factor: float | None = Field(
+        default=None, gt=1, le=1e6, description="A loss above this many medians of the last ones is bad (none: never)."
+    )
+    spike_window: int = Field(
+        default=32,
+        ge=1,
+        le=1000,
+        description="Losses of good steps in that median; before there are as many, no spike.",
+    )
+    limit: int = Field(default=10, ge=1, le=10_000, description="Steps left out in the whole run, before it stops.")
+
+
 class Train(Section):
     """Everything that changes the mathematics of training."""
 
@@ -367,14 +385,35 @@ class Train(Section):
     heldout_sequences: int = Field(
         default=64, ge=0, le=10_000_000, description="Sequences of each held-out loss (0: none)."
     )
+    bad_step: BadStep = Field(default=BadStep(), description="What follows a bad step.")
     export: bool = Field(default=True, description="Write the final weights as Hugging Face safetensors.")
 
 
 class Checkpoints(Section):
     """When state is saved, and what is kept."""
 
-    every_steps: int = Field(default=500, ge=1, le=10_000_000, description="Steps between checkpoints.")
-    keep_last: int = Field(default=3, ge=1, le=1000, description="Durable checkpoints kept in the store.")
+    every_steps: int = Field(default=500, ge=1, le=10_000_000, description="Steps between checkpoints, at most.")
+    interval: Literal["fixed", "auto"] = Field(
+        default="fixed",
+        description="Save at every_steps alone, or oftener where the measured stall and the failures seen say so "
+        "(auto: Young/Daly).",
+    )
+    min_seconds: float = Field(
+        default=60.0, ge=1, le=86_400, description="Least seconds between two saves that auto asks for."
+    )
+    keep_last: int = Field(default=3, ge=1, le=1000, description="Newest durable checkpoints kept in the store.")
+    keep_every_steps: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="Keep for good the first checkpoint at or after each multiple of so many steps (0: none).",
+    )
+    keep_best: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Keep so many of lowest held-out loss, of those saved at a step where it was measured (0: none).",
+    )
     max_behind: int = Field(
         default=4,
         ge=1,
@@ -439,12 +478,20 @@ class Cost(Section):
 class Drill(Section):
     """A wait or fault put in on purpose, to see that it is noticed, survived and billed. Never in a key."""
 
-    kind: Literal["wait", "raise", "exit", "hang"] = Field(description="What happens.")
+    kind: Literal["wait", "raise", "exit", "hang", "nan"] = Field(
+        description="What happens (nan: loss and gradient of the step become not a number)."
+    )
     where: Category = Field(default="productive", description="During which category of time it happens.")
     seconds: float = Field(default=0.0, ge=0, le=3600, description="Length of a wait, in seconds.")
     at_step: int = Field(default=0, ge=0, description="Step at which it happens (categories of the loop only).")
     rank: int = Field(default=0, ge=-1, description="Rank to which it happens (-1: every rank).")
     attempt: int = Field(default=1, ge=0, description="Attempt in which it happens (0: every attempt).")
+
+    @model_validator(mode="after")
+    def _nan_in_a_step(self) -> Drill:
+        if self.kind == "nan" and self.where != "productive":
+            raise ValueError(f"where must be productive for a nan drill, is {self.where}: leave it out")
+        return self
 
 
 class Run(Section):
@@ -474,5 +521,14 @@ class Run(Section):
             raise ValueError(
                 f"train.global_batch_sequences must be a multiple of ranks x micro_batch_sequences ({group}), "
                 f"is {self.train.global_batch_sequences}: change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_measured(self) -> Run:
+        if self.checkpoints.keep_best and not self.train.heldout_sequences:
+            raise ValueError(
+                f"checkpoints.keep_best must be 0 where no held-out loss is measured, is {self.checkpoints.keep_best}: "
+                "set it to 0, or raise train.heldout_sequences"
             )
         return self

@@ -18,12 +18,13 @@ _log = logger(__name__)
 
 
 class Reader:
-    """Reads the ranks' events, and notes on the way what reached the store (``sizes``, by step) and how often the
-    store answered (``requests``, by attempt)."""
+    """Reads the ranks' events, and notes on the way what reached the store (``sizes``, by step), the held-out
+    ``losses`` (by step), and how often the store answered (``requests``, by attempt)."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self.sizes: dict[int, int] = {}
+        self.losses: dict[int, float] = {}
         self.requests: dict[int, Requests] = {}
 
     def reports(self, attempt: Attempt) -> Reports:
@@ -37,6 +38,7 @@ class Reader:
         for step, size in storage.durable_bytes(events).items():
             # A step saved again after a restart takes the place of the first: only one of them is kept.
             self.sizes[step] = max(self.sizes.get(step, 0), size)
+        self.losses |= storage.heldout_losses(events)
         asked = requests.told(events)
         if asked is not None:
             self.requests[attempt] = self.requests.get(attempt, Requests()) + asked

@@ -9,6 +9,9 @@ from decimal import Decimal
 
 from steelrail.artifacts.events import Event
 from steelrail.artifacts.requests import Requests
+from steelrail.checkpoints.keep import why_kept
+from steelrail.checkpoints.layout import StepId
+from steelrail.config import schema
 from steelrail.config.prices import PriceBook, StorageRow, storage_on
 from steelrail.cost.requests import charge_requests
 from steelrail.units import GB, micro_usd
@@ -16,7 +19,7 @@ from steelrail.units import GB, micro_usd
 
 @dataclass(frozen=True)
 class Stored:
-    """What the run keeps in the store. ``checkpoint_bytes`` are those of the newest checkpoints it retains."""
+    """What the run keeps in the store. ``checkpoint_bytes`` are those of the checkpoints that are kept."""
 
     checkpoint_bytes: int
     checkpoints: int
@@ -48,10 +51,17 @@ def durable_bytes(events: Iterable[Event]) -> dict[int, int]:
     return sizes
 
 
-def stored(sizes: Mapping[int, int], keep_last: int, shard_bytes: int) -> Stored:
-    """Return what stays in the store when only the newest ``keep_last`` checkpoints are kept."""
-    kept = sorted(sizes)[-keep_last:]
-    return Stored(sum(sizes[step] for step in kept), len(kept), shard_bytes)
+def heldout_losses(events: Iterable[Event]) -> dict[int, float]:
+    """Return the held-out loss of each step at which it was measured."""
+    return {event.data["step"]: float(event.data["loss"]) for event in events if event.kind == "heldout"}
+
+
+def stored(
+    sizes: Mapping[int, int], losses: Mapping[int, float], rules: schema.Checkpoints, shard_bytes: int
+) -> Stored:
+    """Return what stays in the store by the run's rules. ``sizes``, ``losses``: bytes and held-out loss by step."""
+    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules)
+    return Stored(sum(sizes[which.step] for which in kept), len(kept), shard_bytes)
 
 
 def price_storage(book: PriceBook, on: date, kept: Stored, asked: Requests | None) -> tuple[StorageCost, ...]:

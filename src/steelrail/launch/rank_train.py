@@ -22,8 +22,9 @@ from steelrail.clients.ranks import Master
 from steelrail.clients.store import Store
 from steelrail.errors import NodeError, StoreError, TrainError, must
 from steelrail.fabric.quick import quick_check
-from steelrail.launch import traces
+from steelrail.launch import ledger, traces
 from steelrail.launch.inputs import admitting_fabric
+from steelrail.launch.interval import Rhythm, mtbf
 from steelrail.launch.meet import CulpritError, check_company, join, take_device
 from steelrail.launch.resume import resume, said_of_a_save
 from steelrail.shards.loader import (
@@ -41,6 +42,7 @@ from steelrail.shards.stagein import Follower, stage_in
 from steelrail.train.context import Outcome, TrainContext, TrainState
 from steelrail.train.deterministic import pinned
 from steelrail.train.edge import build, train
+from steelrail.train.history import to_plain
 from steelrail.train.optimizer import state_for_checkpoint
 
 if TYPE_CHECKING:
@@ -181,12 +183,16 @@ def _context(
 ) -> TrainContext:
     run, place = rank.run, rank.place
     tokens = run.train.global_batch_sequences * run.train.sequence_tokens
+    rhythm = _rhythm(rank)
 
     def batches(step: int) -> Iterator[Batch]:
         return rank_batches(data.source, data.order, data.plan, step, run.train.steps)
 
-    def save(step: int) -> None:
-        checkpoints.save(state_for_checkpoint(state.optimizer), step, step * tokens, said_of_a_save(rank))
+    def save(step: int, heldout_loss: float | None) -> None:
+        said = {**said_of_a_save(rank, heldout_loss), **to_plain(state.history)}
+        stall_seconds = checkpoints.save(state_for_checkpoint(state.optimizer), step, step * tokens, said)
+        if rhythm is not None:
+            rhythm.saved(step, stall_seconds)
 
     tokenizer = Path(run.shards.tokenizer) if run.shards.tokenizer_format == "huggingface" else None
     return TrainContext(
@@ -203,13 +209,23 @@ def _context(
         save=save,
         beat=rank.pulse.beat,
         stop_requested=rank.ears.asked,
-        save_requested=lambda: False,
+        save_requested=lambda: rhythm is not None and rhythm.due(checkpoints.newest_durable_step or 0),
         events=rank.events,
         folder=rank.folder,
         export_folder=rank.folder.root / EXPORT if run.train.export else None,
         tokenizer=tokenizer,
         end_of_text_id=data.manifest.tokenizer.end_of_text_id,
+        epoch_sequences=data.order.num_sequences,
     )
+
+
+def _rhythm(rank: Rank) -> Rhythm | None:
+    """Return what asks for saves in time: on rank 0 alone, where the run leaves the interval to us."""
+    run = rank.run
+    if run.checkpoints.interval == "fixed" or rank.place.rank != 0:
+        return None
+    mtbf_seconds = mtbf(ledger.read(rank.folder), max(1, run.shape.num_gpus), clock.now())
+    return Rhythm(run.checkpoints, mtbf_seconds, clock.monotonic, lambda text: rank.events.write("note", text=text))
 
 
 def _flush(rank: Rank, checkpoints: Checkpoints, outcome: Outcome) -> None:

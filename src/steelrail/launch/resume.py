@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
 from steelrail import log
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
+from steelrail.checkpoints.keep import HELDOUT_LOSS
 from steelrail.checkpoints.manifest import Plain
 from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
@@ -14,6 +16,7 @@ from steelrail.clients.store import Store
 from steelrail.train.context import TrainState
 from steelrail.train.deterministic import choices, departure
 from steelrail.train.edge import first_weights, versions
+from steelrail.train.history import take_up
 from steelrail.train.optimizer import load_state, state_for_checkpoint
 
 if TYPE_CHECKING:
@@ -34,14 +37,21 @@ def resume(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
         _begin(rank, state)
     else:
         _go_on(rank, found)
+        take_up(state.history, found.extra)
     start_step = found.step if found else 0
-    load_state(state.optimizer, start_step)
+    load_state(state.optimizer, start_step - len(state.history.skipped))
     return checkpoints, start_step
 
 
-def said_of_a_save(rank: Rank) -> dict[str, Plain]:
-    """Return what a checkpoint of this attempt says beside its tensors: the attempt, and what decided its bits."""
-    return {"attempt": rank.attempt, **choices(rank.run, os.environ, versions(rank.run))}
+def said_of_a_save(rank: Rank, heldout_loss: float | None) -> dict[str, Plain]:
+    """Return what a checkpoint of this attempt says beside its tensors.
+
+    The attempt, what decided its bits, and the held-out loss of its step where that was measured and is a number.
+    """
+    said: dict[str, Plain] = {"attempt": rank.attempt, **choices(rank.run, os.environ, versions(rank.run))}
+    if heldout_loss is not None and math.isfinite(heldout_loss):
+        said[HELDOUT_LOSS] = heldout_loss
+    return said
 
 
 def _open(rank: Rank) -> Checkpoints:

@@ -50,7 +50,9 @@ class Waits:
         self._intervals.append((needed, ended))
 
     def take(self) -> float:
-        """Return the seconds since the last call. On GPUs the caller has synchronised with every event before."""
+        """Return the seconds since the last call. On GPUs the caller has synchronised with all but the newest event."""
+        for _, newest in self._intervals[-1:]:
+            newest.synchronize()
         waited_ms = [float(needed.elapsed_time(ended)) for needed, ended in self._intervals]
         seconds = self._seconds + sum(max(0.0, one) for one in waited_ms) / 1000.0
         self._seconds, self._intervals = 0.0, []

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steelrail.errors import TrainError, must
 from steelrail.train.context import HeldoutBatch, TrainState
 from steelrail.train.model import Llama
 from steelrail.train.optimizer import squared_norm
@@ -61,11 +62,17 @@ def sum_loss_and_norm(state: TrainState, loss: Tensor) -> tuple[Tensor, Tensor]:
     return sums[0], (sums[1] / num_replicas).sqrt()
 
 
-def agree(device: torch.device, digest: int, wish: Wish) -> tuple[int, Wish]:
-    """Return the token digest of the global batch and what any rank wishes: the same answer on every rank."""
-    sums = torch.tensor([digest, int(wish.stop), int(wish.save)], dtype=torch.int64, device=device)
+def agree(device: torch.device, digest: int, wish: Wish, bad: bool) -> tuple[int, Wish]:
+    """Return the token digest of the global batch and what any rank wishes: the same answer on every rank.
+
+    Raises ``TrainError`` where only some ranks took the step for ``bad``: their weights are no longer of one model.
+    """
+    sums = torch.tensor([digest, int(wish.stop), int(wish.save), int(bad)], dtype=torch.int64, device=device)
     dist.all_reduce(sums)
-    total, stop, save = sums.tolist()
+    total, stop, save, num_bad = sums.tolist()
+    if num_bad not in (0, dist.get_world_size()):
+        where, do = f"{num_bad} of {dist.get_world_size()} ranks", "run train again: the last checkpoint is before it"
+        raise TrainError(must("a step", "good or bad on all ranks alike", "bad on some", where, do))
     return total % DIGEST_MODULUS, Wish(stop > 0, save > 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,7 @@ from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.config.schema import Run
 from steelrail.train.communication import Waits
+from steelrail.train.history import History
 from steelrail.train.model import Llama
 from steelrail.train.optimizer import AdamW
 
@@ -67,8 +68,10 @@ class TrainContext:
 
     - ``start_step`` finished updates that the restored state has seen; ``batches(start_step)`` yields the batches after
     - ``heldout`` this rank's held-out batches, equally many on every rank (none: no held-out loss)
-    - ``save(step)`` makes a checkpoint of the live state; it returns when the state may change again
+    - ``save(step, heldout_loss)`` makes a checkpoint of the live state, and returns when the state may change again;
+      the loss is that of this very step (none: it was not measured at it)
     - ``beat(step, doing)`` keeps the heartbeat; ``stop_requested`` and ``save_requested`` say what this rank was told
+    - ``epoch_sequences`` sequences in one epoch of the data's order (none: not said where a bad batch is named)
     - ``export_folder`` where final weights go; ``tokenizer`` a Hugging Face tokenizer.json to put beside them
     """
 
@@ -82,7 +85,7 @@ class TrainContext:
     start_step: int
     batches: Callable[[int], Iterator[LocalBatch]]
     heldout: Sequence[HeldoutBatch]
-    save: Callable[[int], None]
+    save: Callable[[int, float | None], None]
     beat: Callable[[int, str], None]
     stop_requested: Callable[[], bool]
     save_requested: Callable[[], bool]
@@ -91,21 +94,26 @@ class TrainContext:
     export_folder: Path | None
     tokenizer: Path | None
     end_of_text_id: int | None
+    epoch_sequences: int | None = None
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """What training changes: the sharded model and its optimizer; beside them the mesh and the timing of its waits."""
+    """What training changes: sharded model, optimizer, history; beside them the mesh and the timing of its waits."""
 
     model: Llama
     optimizer: AdamW
     mesh: DeviceMesh
     waits: Waits
+    history: History = field(default_factory=History)
 
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """One step of one attempt. ``loss`` is nats per token of the global batch, ``tokens`` all tokens seen so far."""
+    """One step of one attempt. ``loss`` is nats per token of the global batch, ``tokens`` all tokens seen so far.
+
+    ``skipped``: the step was bad, and its update left out.
+    """
 
     step: int
     attempt: int
@@ -118,3 +126,4 @@ class MetricsRow:
     tokens_per_s: float
     time: float
     heldout_loss: float | None
+    skipped: bool = False

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from steelrail.config.schema import Drill
+
+if TYPE_CHECKING:  # a rank has drills before it has torch
+    from torch import Tensor
 
 # A code that nothing else uses: an ending by drill can be told from any other.
 EXIT_BY_DRILL = 99
@@ -20,6 +24,7 @@ def perform(drills: tuple[Drill, ...], sleep: Callable[[float], None]) -> None:
     """Do what the drills say, on this rank, now. ``sleep`` takes seconds.
 
     ``exit`` ends the process without a word, as a crash would; ``hang`` never returns and leaves other threads running.
+    ``nan`` is no deed of its own moment: see ``spoil``.
     """
     for drill in drills:
         if drill.kind == "wait":
@@ -28,6 +33,13 @@ def perform(drills: tuple[Drill, ...], sleep: Callable[[float], None]) -> None:
             raise DrillError(f"raised on purpose in {drill.where} at step {drill.at_step} by a drill of the run file")
         elif drill.kind == "exit":
             os._exit(EXIT_BY_DRILL)
-        else:
+        elif drill.kind == "hang":
             while True:
                 sleep(_HOUR_SECONDS)
+
+
+def spoil(drills: tuple[Drill, ...], numbers: Iterable[Tensor]) -> None:
+    """Make ``numbers`` not a number, in place, where a drill says so."""
+    if any(drill.kind == "nan" for drill in drills):
+        for tensor in numbers:
+            tensor.fill_(float("nan"))

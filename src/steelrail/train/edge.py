@@ -91,6 +91,8 @@ def _recorder(context: TrainContext, stack: ExitStack) -> Record:
     scalars = _scalars(context.folder.root / "tensorboard", context.start_step + 1, stack)
 
     def record(row: MetricsRow) -> None:
+        if row.skipped:
+            log.warning("step %d left out: loss %g, gradient norm %g", row.step, row.loss, row.grad_norm)
         _write_line(file, row)
         scalars(row)
 

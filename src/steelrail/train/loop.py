@@ -7,18 +7,18 @@ time. Held-out losses count as productive, with their communication.
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from steelrail.config.drills import drill_at, starting_after
-from steelrail.config.schema import Category
+from steelrail.config.schema import Category, Drill
 from steelrail.errors import TrainError, must
 from steelrail.train.compute import Wish, accumulate, agree, heldout_loss, sum_loss_and_norm
 from steelrail.train.context import Clock, LocalBatch, MetricsRow, Outcome, TrainContext, TrainState
-from steelrail.train.drills import perform
-from steelrail.train.optimizer import clear_gradients, update
+from steelrail.train.drills import perform, spoil
+from steelrail.train.history import Fault, History, fault_of, keep_loss
+from steelrail.train.optimizer import clear_gradients, gradients, update
 from steelrail.train.plan import keeps_whole
 from steelrail.train.schedule import learning_rate
 
@@ -33,10 +33,22 @@ class Step:
     wish: Wish
 
 
+@dataclass(frozen=True)
+class Computed:
+    """What a step came to, the same on every rank. With a ``fault`` the step is bad: no state has changed."""
+
+    loss: float
+    norm: float
+    digest: int
+    wish: Wish
+    fault: Fault | None
+
+
 def run_steps(context: TrainContext, state: TrainState, clock: Clock, record: Record) -> Outcome:
     """Train from ``start_step`` to the last step, or until any rank is told to stop; save on the way and at the end.
 
-    ``record`` is given each row of metrics (on rank 0). Raises ``TrainError`` when loss or gradient is not finite.
+    ``record`` is given each row of metrics (on rank 0). Raises ``TrainError`` at a bad step (not finite, or a spike)
+    that may not be left out.
     """
     with _collector_off():
         context.events.enter("productive")
@@ -54,7 +66,7 @@ def _run(context: TrainContext, state: TrainState, clock: Clock, record: Record)
         if context.rank == 0:
             record(_with_heldout(step.row, heldout))
         if _save_due(context, number, step.wish):
-            _save(context, clock, number, saved)
+            _save(context, clock, number, saved, heldout)
             saved = number
         if step.wish.stop and number < context.run.train.steps:
             return Outcome.SAVED_ON_SIGNAL
@@ -68,44 +80,62 @@ def _step(context: TrainContext, state: TrainState, clock: Clock, batches: Itera
     start, started = clock.now(), clock.monotonic()
     batch = _next_batch(context, clock, batches, number)
     data_wait = clock.monotonic() - started
-    loss, norm, digest, wish = _compute(context, state, clock, batch, number)
-    _require_finite(context, number, loss, norm)
-    seconds = {"communication": state.waits.take(), "data_wait": data_wait}
+    done = _compute(context, state, clock, batch, number)
+    if done.fault is not None:
+        _skip_or_stop(context, state.history, number, done)
+    _write_step(context, state, clock, number, done, start, data_wait)
+    return Step(_row(context, clock, number, done, clock.monotonic() - started), done.wish)
+
+
+def _write_step(
+    context: TrainContext, state: TrainState, clock: Clock, number: int, done: Computed, start: float, data_wait: float
+) -> None:
+    """Write the step's event. Compute of a step that is left out advanced no model: its time is lost."""
+    seconds, marks = {"communication": state.waits.take(), "data_wait": data_wait}, {}
+    if done.fault is not None:
+        seconds["lost"] = max(0.0, clock.now() - start - sum(seconds.values()))
+        marks = {"skipped": True}
     tokens = _global_tokens(context)
-    context.events.write("step", step=number, start=start, seconds=seconds, tokens=tokens)
-    elapsed = clock.monotonic() - started
-    rate = learning_rate(context.run.train.optimizer, context.run.train.steps, number)
-    row = MetricsRow(
+    context.events.write("step", step=number, start=start, seconds=seconds, tokens=tokens, **marks)
+
+
+def _row(context: TrainContext, clock: Clock, number: int, done: Computed, seconds: float) -> MetricsRow:
+    tokens = _global_tokens(context)
+    return MetricsRow(
         step=number,
         attempt=context.attempt,
-        loss=loss,
+        loss=done.loss,
         tokens=number * tokens,
-        token_digest=digest,
-        grad_norm=norm,
-        learning_rate=rate,
-        step_seconds=elapsed,
-        tokens_per_s=tokens / elapsed,
+        token_digest=done.digest,
+        grad_norm=done.norm,
+        learning_rate=learning_rate(context.run.train.optimizer, context.run.train.steps, number),
+        step_seconds=seconds,
+        tokens_per_s=tokens / seconds,
         time=clock.now(),
         heldout_loss=None,
+        skipped=done.fault is not None,
     )
-    return Step(row, wish)
 
 
-def _compute(
-    context: TrainContext, state: TrainState, clock: Clock, batch: LocalBatch, number: int
-) -> tuple[float, float, int, Wish]:
-    """Return mean loss, gradient norm, token digest and wish of one step; the weights have changed."""
+def _compute(context: TrainContext, state: TrainState, clock: Clock, batch: LocalBatch, number: int) -> Computed:
+    """Compute one step and make its update, unless the step is bad. Loss and norm are sums over all ranks by then."""
     train, tokens = context.run.train, _global_tokens(context)
     _drill(context, clock, "productive", number)
     loss = accumulate(state, batch.tokens, tokens, keeps_whole(context.run))
+    spoil(_drills(context, "productive", number), (loss, *gradients(state.optimizer)))
     with state.waits.around():
         _drill(context, clock, "communication", number)
         total, norm = sum_loss_and_norm(state, loss)
-    update(state.optimizer, learning_rate(train.optimizer, train.steps, number), norm)
+    mean, size = float(total.item()) / tokens, float(norm.item())
+    fault = fault_of(state.history, train.bad_step, mean, size)
+    if fault is None:
+        update(state.optimizer, learning_rate(train.optimizer, train.steps, number), norm)
+        keep_loss(state.history, train.bad_step, mean)
     clear_gradients(state.optimizer)
+    wish = Wish(context.stop_requested(), context.save_requested())
     with state.waits.around():
-        digest, wish = agree(context.device, batch.digest, Wish(context.stop_requested(), context.save_requested()))
-    return float(total.item()) / tokens, float(norm.item()), digest, wish
+        digest, wish = agree(context.device, batch.digest, wish, fault is not None)
+    return Computed(mean, size, digest, wish, fault)
 
 
 def _next_batch(context: TrainContext, clock: Clock, batches: Iterator[LocalBatch], number: int) -> LocalBatch:
@@ -119,11 +149,11 @@ def _next_batch(context: TrainContext, clock: Clock, batches: Iterator[LocalBatc
     return batch
 
 
-def _save(context: TrainContext, clock: Clock, number: int, since: int) -> None:
+def _save(context: TrainContext, clock: Clock, number: int, since: int, heldout: float | None) -> None:
     context.beat(number, "checkpoint")
     context.events.enter("checkpoint")
     _drill(context, clock, "checkpoint", number, since)
-    context.save(number)
+    context.save(number, heldout)
     context.events.enter("productive")
 
 
@@ -146,12 +176,29 @@ def _save_due(context: TrainContext, number: int, wish: Wish) -> bool:
     return due or wish.stop or wish.save
 
 
-def _require_finite(context: TrainContext, number: int, loss: float, norm: float) -> None:
-    for what, value in (("loss", loss), ("gradient norm", norm)):
-        if not math.isfinite(value):
-            batch = context.run.train.global_batch_sequences
-            where = f"step {number}, sequences {(number - 1) * batch} to {number * batch - 1} of the data's order"
-            raise TrainError(must(what, "finite", value, where, "lower the learning rate, or look at that data"))
+def _skip_or_stop(context: TrainContext, history: History, number: int, done: Computed) -> None:
+    """Note a bad step with its place in the data, and stop there unless it may be left out."""
+    assert done.fault is not None
+    settings, fault, where = context.run.train.bad_step, done.fault, _place(context, number)
+    if context.rank == 0:
+        said = f"{fault.what} must be {fault.wanted}, is {fault.found:g}"
+        context.events.write("note", text=f"bad step, {settings.policy}: {said} ({where}; token digest {done.digest})")
+    do = "lower the learning rate, or look at that data"
+    if settings.policy == "stop":
+        raise TrainError(must(fault.what, fault.wanted, f"{fault.found:g}", where, do))
+    history.skipped.append(number)
+    if len(history.skipped) > settings.limit:
+        found = f"{len(history.skipped)} ({fault.what} {fault.found:g})"
+        do = f"{do}, or raise train.bad_step.limit"
+        raise TrainError(must("steps left out", f"at most {settings.limit}", found, where, do))
+
+
+def _place(context: TrainContext, number: int) -> str:
+    """Name the batch of a step: places in the data's order, from which the order's seed gives the sequences."""
+    batch, epoch = context.run.train.global_batch_sequences, context.epoch_sequences
+    first, last = (number - 1) * batch, number * batch - 1
+    where = f"step {number}, sequences {first} to {last} of the data's order"
+    return where if epoch is None else f"{where}, epochs {first // epoch} to {last // epoch}"
 
 
 def _with_heldout(row: MetricsRow, heldout: float | None) -> MetricsRow:
@@ -163,8 +210,12 @@ def _global_tokens(context: TrainContext) -> int:
 
 
 def _drill(context: TrainContext, clock: Clock, where: Category, step: int, since: int | None = None) -> None:
+    perform(_drills(context, where, step, since), clock.sleep)
+
+
+def _drills(context: TrainContext, where: Category, step: int, since: int | None = None) -> tuple[Drill, ...]:
     drills = starting_after(context.run.drills, context.start_step)
-    perform(drill_at(drills, where, rank=context.rank, attempt=context.attempt, step=step, since=since), clock.sleep)
+    return drill_at(drills, where, rank=context.rank, attempt=context.attempt, step=step, since=since)
 
 
 @contextmanager

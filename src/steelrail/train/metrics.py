@@ -28,6 +28,7 @@ SCHEMA = pa.schema(
         pa.field("tokens_per_s", pa.float64(), nullable=False),
         pa.field("time", pa.float64(), nullable=False),
         pa.field("heldout_loss", pa.float64(), nullable=True),
+        pa.field("skipped", pa.bool_(), nullable=False),
     ]
 )
 
@@ -57,4 +58,8 @@ def read_rows(path: Path) -> Iterator[MetricsRow]:
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {one.name: values[one.name] for one in fields(MetricsRow)}
+    # An attempt of an earlier version left no step out, and says nothing of it.
+    return {
+        one.name: values.get(one.name, False) if one.name == "skipped" else values[one.name]
+        for one in fields(MetricsRow)
+    }

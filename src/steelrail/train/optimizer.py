@@ -44,27 +44,32 @@ def state_for_checkpoint(optimizer: AdamW) -> dict[str, dict[str, Tensor]]:
     return {"model": weights, "exp_avg": dict(optimizer.exp_avg), "exp_avg_sq": dict(optimizer.exp_avg_sq)}
 
 
-def load_state(optimizer: AdamW, step: int) -> None:
-    """Say how many updates the tensors now in place have seen."""
-    optimizer.step = step
+def load_state(optimizer: AdamW, updates: int) -> None:
+    """Say how many updates the tensors now in place have seen: a step that was left out made none."""
+    optimizer.step = updates
 
 
 @torch.no_grad()
 def squared_norm(optimizer: AdamW) -> Tensor:
     """Return the sum of squares of this rank's gradients, a float64 scalar: over all ranks, the norm squared."""
-    return torch.nn.utils.get_total_norm(_gradients(optimizer, list(optimizer.parameters))).double().square()
+    return torch.nn.utils.get_total_norm(gradients(optimizer)).double().square()
 
 
 @torch.no_grad()
 def update(optimizer: AdamW, learning_rate: float, norm: Tensor) -> None:
     """Make one step in place: clip the whole gradient to ``clip_norm`` (``norm`` is its norm), then AdamW."""
     factor = torch.clamp(optimizer.settings.clip_norm / (norm + 1e-6), max=1.0).float()
-    torch._foreach_mul_(_gradients(optimizer, list(optimizer.parameters)), factor)
+    torch._foreach_mul_(gradients(optimizer), factor)
     decayed = [name for name, parameter in optimizer.parameters.items() if parameter.ndim > 1]
     rest = [name for name, parameter in optimizer.parameters.items() if parameter.ndim <= 1]
     _adamw(optimizer, decayed, learning_rate, optimizer.settings.weight_decay)
     _adamw(optimizer, rest, learning_rate, 0.0)
     optimizer.step += 1
+
+
+def gradients(optimizer: AdamW) -> list[Tensor]:
+    """Return this rank's part of every gradient."""
+    return _gradients(optimizer, list(optimizer.parameters))
 
 
 def clear_gradients(optimizer: AdamW) -> None:

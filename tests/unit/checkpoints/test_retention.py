@@ -1,55 +1,97 @@
 from __future__ import annotations
 
-from steelrail.checkpoints.layout import StepId
-from steelrail.checkpoints.lineage import Resumed
-from steelrail.checkpoints.retention import local_removals, plan
+import logging
+
+import pytest
+
+from steelrail.checkpoints import fence, retention
+from steelrail.checkpoints.keep import judge
+from steelrail.checkpoints.layout import MANIFEST, METADATA, StepId
+from steelrail.checkpoints.manifest import CheckpointFile, Manifest, encode
+from steelrail.checkpoints.place import Home
+from steelrail.checkpoints.retention import local_removals
+from steelrail.clients.store import Store
+from steelrail.config.schema import Checkpoints
+from steelrail.errors import BusyError
 
 
-def removed(
-    folders: dict[tuple[int, int], bool],
-    *,
-    damaged: tuple[tuple[int, int], ...] = (),
-    resumed: tuple[Resumed, ...] = (),
-    keep_last: int = 2,
-    epoch: int = 2,
-) -> list[tuple[int, int]]:
-    held = {StepId(*which): manifest for which, manifest in folders.items()}
-    provable = [which for which, manifest in held.items() if manifest and (which.step, which.epoch) not in damaged]
-    return [(one.which.step, one.which.epoch) for one in plan(held, provable, resumed, epoch, keep_last)]
+def put(store: Store, key: str, which: StepId, *, size: int = 3, loss: float | None = None) -> None:
+    """Write a checkpoint; its manifest says that its file has three bytes."""
+    file = CheckpointFile(name=METADATA, size_bytes=3, sha256="", rank=0, node_rank=0, host="node1")
+    manifest = Manifest(
+        run="run", key=key, step=which.step, epoch=which.epoch, tokens=0, world_size=1, num_nodes=1, files=(file,),
+        parent_step=None, parent_epoch=None, created=1000.0, versions={},
+        extra={} if loss is None else {"heldout_loss": loss},
+    )  # fmt: skip
+    folder = store.key("run", key, "steps", which.folder)
+    store.put(f"{folder}/{METADATA}", b"x" * size)
+    store.put(f"{folder}/{MANIFEST}", encode(manifest))
 
 
-def test_the_newest_are_kept() -> None:
-    assert removed({(1, 1): True, (2, 1): True, (3, 2): True, (4, 2): True}) == [(1, 1), (2, 1)]
+def steps(store: Store, key: str) -> list[int]:
+    return sorted(one.which.step for one in retention.survey(store, "run", key))
 
 
-def test_damaged_ones_do_not_count_among_the_kept() -> None:
-    folders = {(1, 1): True, (2, 1): True, (3, 2): True, (4, 2): True}
-    assert removed(folders, damaged=((3, 2),)) == [(1, 1)]
+@pytest.fixture
+def home(store: Store, tmp_path, request: pytest.FixtureRequest) -> Home:
+    key = f"retention-{request.node.name}".replace("[", "-").replace("]", "")
+    epoch = fence.claim(store, "run", key)
+    return Home(store, "run", key, epoch, tmp_path, Checkpoints(keep_last=1, keep_best=1))
 
 
-def test_nothing_goes_while_nothing_is_provable() -> None:
-    folders = {(1, 1): True, (2, 1): True, (3, 1): False}
-    assert removed(folders, damaged=((1, 1), (2, 1)), keep_last=1) == []
+def test_a_survey_tells_loss_age_and_fault(home: Home) -> None:
+    put(home.store, home.key, StepId(1, 1), loss=2.0)
+    put(home.store, home.key, StepId(2, 1), size=2)
+    home.store.put(home.store.key("run", home.key, "steps", StepId(3, 1).folder, METADATA), b"xyz")
+    unfinished, damaged, sound = retention.survey(home.store, "run", home.key)
+    assert (sound.fault, sound.heldout_loss, sound.created, sound.names) == (None, 2.0, 1000.0, (METADATA, MANIFEST))
+    assert damaged.fault is not None and f"{METADATA} has 2 bytes, not 3" in damaged.fault
+    assert (unfinished.has_manifest, unfinished.created, unfinished.size_bytes) == (False, None, 3)
+    assert unfinished.changed is not None and unfinished.changed > 1e9
 
 
-def test_last_provable_one_stays_behind_newer_damaged_ones() -> None:
-    folders = {(1, 1): True, (2, 1): True, (3, 2): True}
-    assert removed(folders, damaged=((2, 1), (3, 2)), keep_last=1) == []
+def test_a_sweep_after_a_commit_leaves_the_newest_and_the_best(home: Home) -> None:
+    for step, loss in ((1, 2.0), (2, 1.0), (3, None), (4, 3.0)):
+        put(home.store, home.key, StepId(step, 1), loss=loss)
+    retention.sweep_store(home, StepId(4, 1))
+    assert steps(home.store, home.key) == [2, 4]
 
 
-def test_leftovers_of_dead_attempts_go_and_own_newer_ones_stay() -> None:
-    folders = {(3, 1): False, (9, 1): False, (4, 2): True, (3, 2): False, (5, 2): False}
-    assert removed(folders) == [(3, 1), (3, 2), (9, 1)]
+def test_nothing_goes_when_what_was_just_committed_cannot_be_proved(home: Home, caplog) -> None:
+    for step, size in ((1, 3), (2, 3), (3, 2)):
+        put(home.store, home.key, StepId(step, 1), size=size)
+    with caplog.at_level(logging.WARNING):
+        retention.sweep_store(home, StepId(3, 1))
+    assert steps(home.store, home.key) == [1, 2, 3]
+    assert "nothing is removed from the store" in caplog.text
 
 
-def test_replaced_ones_go_though_their_step_is_higher() -> None:
-    folders = {(9, 1): True, (4, 2): True, (3, 1): True}
-    assert removed(folders, resumed=(Resumed(2, 3, 1),)) == [(9, 1)]
+def test_a_manifest_goes_before_its_files(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        put(home.store, home.key, StepId(step, 1))
+    seen: list[str] = []
+    monkeypatch.setattr(home.store, "delete", lambda key: seen.append(key.rsplit("/", 1)[1]))
+    retention.sweep_store(home, StepId(2, 1))
+    assert seen == [MANIFEST, METADATA]
 
 
-def test_what_a_newer_attempt_made_is_never_touched() -> None:
-    folders = {(1, 3): True, (2, 3): False, (1, 2): True, (2, 2): True, (3, 2): True}
-    assert removed(folders) == [(1, 2)]
+def test_removal_stops_once_a_newer_attempt_is_there(home: Home) -> None:
+    for step in (1, 2):
+        put(home.store, home.key, StepId(step, 1))
+    verdicts = judge(retention.survey(home.store, "run", home.key), (), home.epoch, home.settings)
+    fence.claim(home.store, "run", home.key)
+    with pytest.raises(BusyError):
+        retention.remove(home.store, "run", home.key, home.epoch, verdicts)
+    assert steps(home.store, home.key) == [1, 2]
+
+
+def test_a_failed_sweep_ends_no_upload(home: Home, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    def fail(*_: object) -> None:
+        raise BusyError("newer")
+
+    monkeypatch.setattr(retention, "survey", fail)
+    retention.sweep_store_or_log(home, StepId(2, 1))
+    assert "could not be removed from the store: newer" in caplog.text
 
 
 def test_nvme_keeps_the_two_newest_commits_and_what_is_waited_for() -> None:

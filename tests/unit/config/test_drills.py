@@ -1,4 +1,5 @@
 import pytest
+from pydantic import ValidationError
 
 from steelrail.config.drills import drill_at, starting_after
 from steelrail.config.schema import Drill
@@ -37,3 +38,9 @@ def test_before_the_loop_a_drill_needs_no_step() -> None:
 def test_a_drill_without_a_step_comes_at_the_first_step_of_a_loop() -> None:
     first, other = starting_after((Drill(kind="raise"), AT_FIVE), 40)
     assert (first.at_step, other) == (41, AT_FIVE)
+
+
+def test_a_loss_that_is_made_not_a_number_belongs_to_a_step() -> None:
+    assert Drill(kind="nan", at_step=3).where == "productive"
+    with pytest.raises(ValidationError, match="where must be productive for a nan drill, is staging"):
+        Drill(kind="nan", where="staging")

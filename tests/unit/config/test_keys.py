@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,30 @@ def test_mathematics_changes_the_training_key_alone(old: str, new: str) -> None:
     assert train_key(run()) != train_key(run(old, new))
     assert keys.shards_key(run(), "t") == keys.shards_key(run(old, new), "t")
     assert keys.cost_key(run(), "p") == keys.cost_key(run(old, new), "p")
+
+
+def bad_step(**settings: object) -> Run:
+    return run("precision: fp32", f"precision: fp32\n  bad_step: {json.dumps(settings)}")
+
+
+def test_the_training_key_of_a_run_without_bad_step_is_what_it_was_before_there_was_one() -> None:
+    # Another key would leave the checkpoints of every run behind. Only the demo's own mathematics may change it.
+    assert (train_key(run()), keys.train_settings_key(run())) == ("6a37c87f3a68", "a9972f9976be")
+
+
+def test_a_run_that_stops_at_bad_steps_has_the_training_key_of_one_that_meets_none() -> None:
+    assert train_key(bad_step(policy="stop", spike_factor=3.0, spike_window=8, limit=3)) == train_key(run())
+
+
+def test_steps_that_may_be_left_out_change_the_training_key_and_their_limit_does_not() -> None:
+    skipping = (
+        bad_step(policy="skip"),
+        bad_step(policy="skip", spike_factor=3.0),
+        bad_step(policy="skip", spike_factor=3.0, spike_window=8),
+    )
+    assert 4 == len({train_key(one) for one in (run(), *skipping)})
+    assert train_key(bad_step(policy="skip", limit=3)) == train_key(skipping[0])
+    assert train_key(bad_step(policy="skip", spike_window=8)) == train_key(skipping[0])
 
 
 def test_data_and_initial_weights_change_the_training_key() -> None:

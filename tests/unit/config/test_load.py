@@ -83,6 +83,13 @@ def test_ranks_must_divide_the_batch() -> None:
     )
 
 
+def test_the_best_are_kept_only_where_a_heldout_loss_is_measured() -> None:
+    kept = ("checkpoints: {every_steps: 25}", "checkpoints: {every_steps: 25, keep_best: 2}")
+    assert parse_run(demo_with(*kept), "x").checkpoints.keep_best == 2
+    unmeasured = demo_with(*kept).replace("heldout_sequences: 32", "heldout_sequences: 0")
+    assert "checkpoints.keep_best must be 0" in message_of(unmeasured)
+
+
 @pytest.mark.parametrize(
     "text", ["", "- a", "a: [", "a: &a [*a]", "!!python/object/apply:os.system ['true']", "a: 2026-01-01"]
 )

@@ -10,6 +10,7 @@ import synthetic
 from steelrail.artifacts.events import Event
 from steelrail.artifacts.requests import Requests
 from steelrail.config.prices import load_price_book
+from steelrail.config.schema import Checkpoints
 from steelrail.cost.storage import Stored, cost_at, durable_bytes, price_storage, stored
 
 BOOK = load_price_book(synthetic.HOME / "config" / "prices")
@@ -26,7 +27,10 @@ def test_bytes_of_all_ranks_in_the_store_are_summed_by_step() -> None:
 
 
 def test_only_the_checkpoints_that_are_kept_count() -> None:
-    assert stored({25: 1, 50: 2, 75: 4}, 2, 10) == Stored(6, 2, 10)
+    sizes, losses = {25: 1, 50: 2, 75: 4, 100: 8}, {25: 2.0, 50: 3.0}
+    assert stored(sizes, losses, Checkpoints(keep_last=1), 10) == Stored(8, 1, 10)
+    assert stored(sizes, losses, Checkpoints(keep_last=1, keep_best=1), 10) == Stored(9, 2, 10)
+    assert stored(sizes, losses, Checkpoints(keep_last=1, keep_every_steps=50), 10) == Stored(10, 2, 10)
 
 
 def test_a_seventy_billion_state_costs_twenty_dollars_a_month() -> None:

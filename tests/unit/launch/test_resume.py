@@ -10,7 +10,7 @@ import torch.distributed as dist
 from moto.server import ThreadedMotoServer
 from safetensors.torch import save_file
 
-from steelrail.checkpoints import fence
+from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.manifest import decode
 from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master, RankPlace, free_port
@@ -19,6 +19,7 @@ from steelrail.config.schema import Model
 from steelrail.errors import CheckpointError, ConfigError
 from steelrail.launch import meet, resume
 from steelrail.train.edge import build
+from steelrail.train.history import History, to_plain
 from steelrail.train.names import to_hugging_face
 from steelrail.train.optimizer import state_for_checkpoint
 from steelrail.train.parallel import local
@@ -100,9 +101,10 @@ class Attempt:
     def tensors(self):
         return {name: local(tensor) for name, tensor in state_for_checkpoint(self.state.optimizer)["model"].items()}
 
-    def save(self, step):
+    def save(self, step, heldout_loss=None):
         state = state_for_checkpoint(self.state.optimizer)
-        self.checkpoints.save(state, step, step * 10, resume.said_of_a_save(self.rank))
+        said = {**resume.said_of_a_save(self.rank, heldout_loss), **to_plain(self.state.history)}
+        self.checkpoints.save(state, step, step * 10, said)
         assert self.checkpoints.flush(20.0)
         self.checkpoints.close()
 
@@ -168,6 +170,24 @@ def test_the_manifest_keeps_what_decided_the_bits(tuned, group):
     extra = decode(store.get(key), key).extra
     assert extra["attempt"] == 1
     assert (extra["mesh.world_size"], extra["version.torch"]) == ("1", torch.__version__)
+
+
+@pytest.mark.parametrize(("measured", "kept"), [(2.0, 2.0), (None, None), (float("nan"), None)])
+def test_the_manifest_keeps_the_heldout_loss_of_its_step(tuned, group, measured, kept):
+    Attempt(tuned).save(5, measured)
+    (found,) = retention.survey(Store.open(tuned.store), tuned.name, "key")
+    assert (found.fault, found.heldout_loss) == (None, kept)
+    assert Attempt(tuned).notes() == []
+
+
+def test_steps_left_out_and_the_tail_of_the_loss_survive_a_restart_and_count_as_no_updates(tuned, group):
+    first = Attempt(tuned)
+    first.state.history.skipped.extend([2, 4])
+    first.state.history.losses.extend([2.5, 1 / 3])
+    first.save(5)
+    again = Attempt(tuned)
+    assert again.state.history == History([2.5, 1 / 3], [2, 4])
+    assert (again.step, again.state.optimizer.step) == (5, 3)
 
 
 def test_another_setting_is_refused_and_another_mesh_is_written_down(tuned, change, group, monkeypatch):

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 WAIT = {"kind": "wait", "seconds": 20.0, "rank": -1, "attempt": 1}
+EVERY_STEP = {"checkpoints__every_steps": 1}
+NAN = {"kind": "nan", "rank": 1, "attempt": 0}
+SKIP = {**EVERY_STEP, "train__bad_step": {"policy": "skip", "limit": 1}, "drills": [{**NAN, "at_step": 3}]}
+SPIKE = {**EVERY_STEP, "train__bad_step": {"policy": "skip", "spike_factor": 1.02, "spike_window": 2}}
 SCALED = {"factor": 8.0, "original_positions": 8}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "one": {"ranks": 1, "export": True},
@@ -35,6 +39,22 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "stopped": {"ranks": 2, "stop": 1},
     "save_now": {"ranks": 2, "save": 1},
     "poisoned": {"ranks": 2, "poison": 2},
+    "skips": {"ranks": 2, "changes": SKIP, "epoch": 20},
+    "left_out": {"ranks": 2, "changes": EVERY_STEP, "without_update": 3},
+    "skips_again": {"ranks": 2, "changes": SKIP, "resume_from": "skips", "start": 2, "attempt": 2},
+    "skipped_before": {"ranks": 2, "changes": SKIP, "resume_from": "skips", "start": 3, "attempt": 2},
+    "stops": {"ranks": 2, "changes": {**EVERY_STEP, "drills": SKIP["drills"]}},
+    "too_many": {"ranks": 2, "changes": {**SKIP, "drills": [{**NAN, "at_step": 3}, {**NAN, "at_step": 5}]}},
+    "spikes": {"ranks": 2, "changes": SPIKE, "noise": 5},
+    "spikes_again": {
+        "ranks": 2,
+        "changes": SPIKE,
+        "noise": 5,
+        "resume_from": "spikes",
+        "start": 4,
+        "attempt": 2,
+    },
+    "at_odds": {"ranks": 2, "changes": SPIKE, "tail": [[1.0, 1.0], [9.0, 9.0]]},
     "raised": {"ranks": 1, "changes": {"drills": [{"kind": "raise", "where": "productive", "at_step": 4}]}},
     "exited": {"ranks": 1, "changes": {"drills": [{"kind": "exit", "where": "data_wait", "at_step": 2}]}},
     "waits": {
@@ -70,7 +90,9 @@ TIED = {
 def _filled_in(scenarios: dict[str, dict[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
     filled = json.loads(json.dumps(scenarios))
     filled["tied"]["changes"]["train__model"] = {**TIED, "tied_embeddings": True}
-    filled["resumed"]["resume_from"] = str(folder / "two")
+    for scenario in filled.values():
+        if "resume_from" in scenario:
+            scenario["resume_from"] = str(folder / scenario["resume_from"])
     filled["read"]["changes"]["train__init_from"] = str(folder / "files" / "export")
     return filled
 

@@ -5,6 +5,7 @@ One process imports torch once and forks the ranks of each scenario: a scenario 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -23,10 +24,11 @@ import torch.utils.tensorboard  # once, before the ranks are forked: it is slow
 from steelrail.artifacts.events import EventWriter, read_events
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.config.schema import Run
-from steelrail.train import edge
+from steelrail.train import edge, loop
 from steelrail.train.communication import Waits, time_collectives
 from steelrail.train.context import Clock, TrainContext, TrainState
 from steelrail.train.export import write_weights
+from steelrail.train.history import take_up, to_plain
 from steelrail.train.loop import run_steps
 from steelrail.train.metrics import read_rows
 from steelrail.train.optimizer import load_state, make_optimizer, state_for_checkpoint
@@ -105,11 +107,14 @@ def corpus() -> Any:
     return ((start + stride * np.arange(SEQUENCE + 1)) % VOCAB).astype(np.uint32)
 
 
-def batches_of(run: Run, rank: int, ranks: int, start_step: int) -> Any:
+def batches_of(run: Run, rank: int, ranks: int, start_step: int, noise: int | None = None) -> Any:
+    """This rank's batches; that of step ``noise`` is one token over and over, which no other sequence looks like."""
     each = BATCH // ranks
     for step in range(start_step, STEPS):
         first = step * BATCH + rank * each
         tokens = corpus()[first : first + each].astype(np.int64)
+        if step + 1 == noise:
+            tokens = np.zeros_like(tokens)
         micro_batches = tokens.reshape(-1, run.train.micro_batch_sequences, SEQUENCE + 1)
         yield Slice(micro_batches, int(tokens.sum()) + 2**62)
 
@@ -128,11 +133,12 @@ def context_of(
     attempt = scenario.get("attempt", 1)
     beats: list[str] = []
 
-    def save(step: int) -> None:
-        (root / f"saved-{rank}-{step}").touch()
+    def save(step: int, heldout_loss: float | None) -> None:
+        (root / f"saved-{rank}-{step}").write_text(f"{heldout_loss}")
         tensors = state_for_checkpoint(state.optimizer)
         plain = {kind: {name: local(one).clone() for name, one in part.items()} for kind, part in tensors.items()}
         torch.save(plain, root / f"state-{rank}-{step}.pt")
+        (root / f"history-{rank}-{step}.json").write_text(json.dumps(to_plain(state.history)))
 
     def beat(step: int, doing: str) -> None:
         beats.append(f"{step} {doing}")
@@ -148,7 +154,7 @@ def context_of(
         device=torch.device("cpu"),
         attempt=attempt,
         start_step=scenario.get("start", 0),
-        batches=lambda start: batches_of(run, rank, ranks, start),
+        batches=lambda start: batches_of(run, rank, ranks, start, scenario.get("noise")),
         heldout=heldout_of(rank, ranks),
         save=save,
         beat=beat,
@@ -163,6 +169,7 @@ def context_of(
         export_folder=root / "export" if scenario.get("export") else None,
         tokenizer=None,
         end_of_text_id=None,
+        epoch_sequences=scenario.get("epoch"),
     )
 
 
@@ -201,7 +208,12 @@ def one_rank(rank: int, ranks: int, root: Path, scenario: dict[str, Any], meetin
         for kind, part in saved.items():
             for name, tensor in part.items():
                 local(live[kind][name]).copy_(tensor)
-        load_state(state.optimizer, scenario["start"])
+        said = Path(scenario["resume_from"]) / f"history-{rank}-{scenario['start']}.json"
+        take_up(state.history, json.loads(said.read_text()))
+        load_state(state.optimizer, scenario["start"] - len(state.history.skipped))
+    state.history.losses.extend(scenario.get("tail", [[]] * ranks)[rank])
+    if "without_update" in scenario:
+        leave_out(scenario["without_update"])
     if scenario.get("stopped_clock"):
         outcome = run_on_stopped_clock(run, rank, ranks, root, scenario, state)
     elif scenario.get("only_export"):
@@ -211,6 +223,12 @@ def one_rank(rank: int, ranks: int, root: Path, scenario: dict[str, Any], meetin
         outcome = edge.train(context_of(run, rank, ranks, root, scenario, state, time.time), state).name
     (root / f"outcome-{rank}").write_text(outcome)
     dist.destroy_process_group()
+
+
+def leave_out(step: int) -> None:
+    """Have the loop's update of one step do nothing, by other means than the loop's own."""
+    made, numbers = loop.update, itertools.count(1)
+    loop.update = lambda *arguments: made(*arguments) if next(numbers) != step else None
 
 
 def run_on_stopped_clock(
@@ -252,6 +270,7 @@ def results_of(root: Path, attempt: int, ranks: int) -> dict[str, Any]:
         "outcomes": [path.read_text() for path in sorted(root.glob("outcome-*"))],
         "errors": [path.read_text() for path in sorted(root.glob("error-*"))],
         "saved": sorted(path.name.removeprefix("saved-") for path in root.glob("saved-*")),
+        "saved_losses": {path.name.removeprefix("saved-"): path.read_text() for path in root.glob("saved-*")},
     }
 
 

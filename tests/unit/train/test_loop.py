@@ -1,7 +1,10 @@
+import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 
 def losses(result: dict[str, Any]) -> list[float]:
@@ -10,6 +13,24 @@ def losses(result: dict[str, Any]) -> list[float]:
 
 def steps(result: dict[str, Any], rank: int) -> list[dict[str, Any]]:
     return [event for event in result["events"][rank] if event["kind"] == "step"]
+
+
+def notes(result: dict[str, Any], rank: int) -> list[str]:
+    return [event["data"]["text"] for event in result["events"][rank] if event["kind"] == "note"]
+
+
+def state_at(result: dict[str, Any], rank: int, step: int) -> dict[str, dict[str, torch.Tensor]]:
+    state: dict[str, dict[str, torch.Tensor]] = torch.load(
+        Path(result["root"]) / f"state-{rank}-{step}.pt", weights_only=True
+    )
+    return state
+
+
+def differing(
+    one: dict[str, dict[str, torch.Tensor]], other: dict[str, dict[str, torch.Tensor]]
+) -> list[tuple[str, str]]:
+    """Kind and name of every tensor that is not equal to the last bit."""
+    return [(kind, name) for kind in one for name in one[kind] if not torch.equal(one[kind][name], other[kind][name])]
 
 
 def without_times(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -66,6 +87,12 @@ def test_heldout_loss_is_taken_before_the_first_step_at_the_interval_and_at_the_
     assert [row["step"] for row in ran["two"]["rows"] if row["heldout_loss"] is not None] == [3, 6]
 
 
+def test_a_save_is_told_the_heldout_loss_of_its_very_step_on_every_rank(ran: dict[str, Any]) -> None:
+    heldout = {row["step"]: f"{row['heldout_loss']}" for row in ran["save_now"]["rows"]}
+    assert ran["save_now"]["saved_losses"] == {f"{rank}-{step}": heldout[step] for rank in (0, 1) for step in (2, 3, 6)}
+    assert (heldout[2], "None" in (heldout[3], heldout[6])) == ("None", False)
+
+
 def test_a_signal_on_one_rank_makes_all_save_and_stop_after_that_step(ran: dict[str, Any]) -> None:
     assert ran["stopped"]["outcomes"] == ["SAVED_ON_SIGNAL"] * 2
     assert ran["stopped"]["saved"] == ["0-2", "1-2"]
@@ -81,6 +108,76 @@ def test_a_loss_that_is_not_finite_stops_every_rank_and_names_step_and_data(ran:
     expected = "TrainError: loss must be finite, is nan (step 3, sequences 16 to 23 of the data's order)"
     assert [error.split("):")[0] + ")" for error in ran["poisoned"]["errors"]] == [expected] * 2
     assert ran["poisoned"]["saved"] == []
+
+
+def test_a_step_left_out_leaves_weights_and_moments_as_they_were_to_the_last_bit(ran: dict[str, Any]) -> None:
+    for rank in (0, 1):
+        before, after, later = (state_at(ran["skips"], rank, step) for step in (2, 3, 4))
+        assert differing(before, after) == []
+        assert {kind for kind, _ in differing(after, later)} == {"model", "exp_avg", "exp_avg_sq"}
+
+
+def test_later_steps_equal_a_run_without_that_update_to_the_last_bit(ran: dict[str, Any]) -> None:
+    assert ran["skips"]["outcomes"] == ["DONE"] * 2
+    assert without_times(ran["skips"])[3:] == without_times(ran["left_out"])[3:]
+    for rank in (0, 1):
+        assert differing(state_at(ran["skips"], rank, 6), state_at(ran["left_out"], rank, 6)) == []
+
+
+def test_a_step_left_out_is_marked_in_its_row_and_event(ran: dict[str, Any]) -> None:
+    assert [row["skipped"] for row in ran["skips"]["rows"]] == [False, False, True, False, False, False]
+    assert [math.isfinite(row["loss"]) for row in ran["skips"]["rows"]] == [True, True, False, True, True, True]
+    for rank in (0, 1):
+        assert [event["data"].get("skipped") for event in steps(ran["skips"], rank)] == [None, None, True, *[None] * 3]
+
+
+def test_a_bad_step_is_noted_once_with_its_place_in_the_data(ran: dict[str, Any]) -> None:
+    digest = ran["left_out"]["rows"][2]["token_digest"]
+    said = "loss must be finite, is nan (step 3, sequences 16 to 23 of the data's order, epochs 0 to 1"
+    assert notes(ran["skips"], 0) == [f"bad step, skip: {said}; token digest {digest})"]
+    assert notes(ran["skips"], 1) == []
+
+
+def test_the_time_of_a_step_left_out_is_lost_and_that_of_others_is_not(ran: dict[str, Any]) -> None:
+    for event in steps(ran["skips"], 1):
+        data, length = event["data"], event["time"] - event["data"]["start"]
+        assert sum(data["seconds"].values()) <= length + 1e-3
+        assert (data["seconds"].get("lost", 0.0) > 0.0) is (data["step"] == 3)
+
+
+@pytest.mark.parametrize(("name", "start"), [("skips_again", 2), ("skipped_before", 3)])
+def test_a_resumed_run_leaves_out_the_same_steps_to_the_last_bit(ran: dict[str, Any], name: str, start: int) -> None:
+    assert str(without_times(ran[name])) == str(without_times(ran["skips"])[start:])
+    for rank in (0, 1):
+        assert differing(state_at(ran[name], rank, 6), state_at(ran["skips"], rank, 6)) == []
+
+
+def test_a_run_that_stops_at_a_bad_step_has_saved_and_recorded_nothing_of_it(ran: dict[str, Any]) -> None:
+    assert ran["stops"]["outcomes"] == []
+    assert ran["stops"]["saved"] == ["0-1", "0-2", "1-1", "1-2"]
+    assert [row["step"] for row in ran["stops"]["rows"]] == [1, 2]
+    assert [len(steps(ran["stops"], rank)) for rank in (0, 1)] == [2, 2]
+    assert [note.split(":")[0] for note in notes(ran["stops"], 0)] == ["bad step, stop"]
+
+
+def test_more_steps_left_out_than_the_limit_stop_every_rank(ran: dict[str, Any]) -> None:
+    expected = "TrainError: steps left out must be at most 1, is 2 (loss nan) (step 5, sequences 32 to 39 of"
+    assert [error[: len(expected)] for error in ran["too_many"]["errors"]] == [expected] * 2
+    assert "raise train.bad_step.limit" in ran["too_many"]["errors"][0]
+    assert ran["too_many"]["saved"][-1] == "1-4"
+
+
+def test_ranks_that_judge_a_step_differently_all_stop_and_save_nothing(ran: dict[str, Any]) -> None:
+    expected = "TrainError: a step must be good or bad on all ranks alike, is bad on some (1 of 2 ranks)"
+    assert [error.split("):")[0] + ")" for error in ran["at_odds"]["errors"]] == [expected] * 2
+    assert (ran["at_odds"]["saved"], ran["at_odds"]["rows"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["spikes", "spikes_again"])
+def test_a_spike_of_the_loss_is_left_out_after_a_restart_too(ran: dict[str, Any], name: str) -> None:
+    assert [row["step"] for row in ran[name]["rows"] if row["skipped"]] == [5]
+    assert differing(state_at(ran["spikes"], 0, 4), state_at(ran[name], 0, 5)) == []
+    assert "loss must be at most 1.02 x" in notes(ran[name], 0)[0]
 
 
 def test_a_raise_drill_raises_at_its_step(ran: dict[str, Any]) -> None:

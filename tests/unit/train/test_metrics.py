@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -31,6 +31,14 @@ def test_attempts_are_gathered_in_order_with_replayed_steps_kept(tmp_path: Path)
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     source = write(tmp_path / "a", [row(1, 1)], torn='{"step": 2, "att')
     assert gather_metrics([source], tmp_path / "metrics.parquet") == 1
+
+
+def test_a_row_of_an_earlier_version_left_no_step_out(tmp_path: Path) -> None:
+    old = {name: value for name, value in asdict(row(1, 1)).items() if name != "skipped"}
+    (tmp_path / "a").write_text(json.dumps(old) + "\n")
+    source = write(tmp_path / "b", [replace(row(2, 2), loss=float("nan"), skipped=True)])
+    gather_metrics([tmp_path / "a", source], tmp_path / "metrics.parquet")
+    assert pq.read_table(tmp_path / "metrics.parquet")["skipped"].to_pylist() == [False, True]
 
 
 def test_no_attempt_gives_an_empty_table_of_the_same_columns(tmp_path: Path) -> None:
