@@ -126,6 +126,11 @@ def read_events(path: Path) -> Iterator[Event]:
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            fields = json.loads(line)
-            head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
-            yield Event(**head, data=fields)
+            yield parse_event(line)
+
+
+def parse_event(line: bytes) -> Event:
+    """Return the event of one whole line. Raises ``ValueError`` or ``KeyError`` for what no writer wrote."""
+    fields = json.loads(line)
+    head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
+    return Event(**head, data=fields)

@@ -6,9 +6,8 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from steelrail.artifacts.events import Event, read_events
+from steelrail.artifacts.events import Event, parse_event, read_events
 from steelrail.artifacts.trainer import Heartbeat, RunFolder, read_heartbeat
 from steelrail.launch.endings import RankFault
 
@@ -63,17 +62,12 @@ def _tail(path: Path) -> list[Event]:
         lines = file.read(_TAIL_BYTES).split(b"\n")
     # The first line may be cut by where we began, the last by a write that is under way.
     whole = lines[1:-1] if size > _TAIL_BYTES else lines[:-1]
-    return [_event(json.loads(line)) for line in whole]
+    return [parse_event(line) for line in whole]
 
 
 def _end_of(folder: RunFolder, attempt: int, rank: int) -> Event | None:
     ends = [event for event in _tail(folder.events(attempt, rank)) if event.kind == "end"]
     return ends[-1] if ends else None
-
-
-def _event(fields: dict[str, Any]) -> Event:
-    head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
-    return Event(**head, data=fields)
 
 
 def newest_durable(folder: RunFolder, before_attempt: int) -> int:

@@ -10,7 +10,7 @@ from steelrail.config.schema import Run
 from steelrail.formats.hostlist import compress
 from steelrail.formats.sinfo import NodeOffer
 from steelrail.launch.checks import fits
-from steelrail.units import MICRO_USD_PER_USD, show_seconds, show_usd
+from steelrail.units import micro_usd, show_seconds, show_usd
 
 
 def fitting_others(run: Run, offers: Sequence[NodeOffer], unfit: Collection[str]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _cost(run: Run, usd_per_second: Decimal | None) -> str:
     hours = f"{run.shape.num_gpus * seconds / 3600:.2f} GPU-hours" if run.shape.num_gpus else show_seconds(seconds)
     if usd_per_second is None:
         return hours
-    return f"{hours}, {show_usd(int(usd_per_second * seconds * MICRO_USD_PER_USD))}"
+    return f"{hours}, {show_usd(micro_usd(usd_per_second * seconds))}"
 
 
 def _seconds(report: FabricReport) -> str:

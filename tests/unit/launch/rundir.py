@@ -130,3 +130,18 @@ def rank_did(folder: RunFolder, number, steps, durable=(), resumed=None, heldout
     ]
     folder.metrics(number).parent.mkdir(parents=True, exist_ok=True)
     folder.metrics(number).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def entry(attempt=1, **changes):
+    """A line of the ledger: an attempt on two nodes."""
+    known = {
+        "attempt": attempt,
+        "job_id": "15",
+        "segment": 0,
+        "segment_started": 100.0,
+        "nodes": ("node1", "node2"),
+        "epoch": attempt,
+        "code_digest": "abc",
+        "started": 0.0,
+    }
+    return Entry(**{**known, **changes})

@@ -1,23 +1,10 @@
+from rundir import entry
+
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.launch import ledger
 from steelrail.launch.endings import Verdict
-from steelrail.launch.ledger import Entry
 from steelrail.launch.policy import Action, Past
-
-
-def entry(attempt=1, **changes):
-    known = {
-        "attempt": attempt,
-        "job_id": "15",
-        "segment": 0,
-        "segment_started": 100.0,
-        "nodes": ("node1", "node2"),
-        "epoch": attempt,
-        "code_digest": "abc",
-        "started": 0.0,
-    }
-    return Entry(**{**known, **changes})
 
 
 def test_an_attempt_is_read_back_with_its_step_and_ending(tmp_path):

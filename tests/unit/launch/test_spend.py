@@ -1,22 +1,12 @@
 from decimal import Decimal
+from functools import partial
+
+import rundir
 
 from steelrail.cost.segments import Segment
-from steelrail.launch.ledger import Entry
 from steelrail.launch.spend import ledger_segments, spent_micro_usd, usd_per_second, with_late
 
-
-def entry(attempt=1, **changes):
-    known = {
-        "attempt": attempt,
-        "job_id": "15",
-        "segment": 0,
-        "segment_started": 100.0,
-        "nodes": ("node1", "node2"),
-        "epoch": attempt,
-        "code_digest": "abc",
-        "started": 110.0,
-    }
-    return Entry(**{**known, **changes})
+entry = partial(rundir.entry, started=110.0)
 
 
 def times(segments):
