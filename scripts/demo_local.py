@@ -57,15 +57,18 @@ def derive(steps: int, results: Path, endpoint: str) -> steelrail.Run:
 
 
 @contextlib.contextmanager
-def s3_server(data: Path) -> Iterator[str]:
-    """Serve ``data`` by SeaweedFS on loopback, with new keys for it and for this process; yield the endpoint."""
+def s3_server(data: Path, *more: str) -> Iterator[str]:
+    """Serve ``data`` by SeaweedFS on loopback, with new keys for it and for this process; yield the endpoint.
+
+    ``more``: options of the server that count before the demo's.
+    """
     with tempfile.TemporaryDirectory(prefix="steelrail-") as name, contextlib.ExitStack() as ending:
         private, ports = Path(name), _free_ports(2 * len(PORTS))
         options = [f"-dir={data}", f"-s3.config={_write_keys(private)}"]
         options += [
             f"-{one}={port}" for one, port in zip((*PORTS, *(f"{one}.grpc" for one in PORTS)), ports, strict=True)
         ]
-        argv = [str(Path(sys.executable).with_name("weed")), f"-logdir={private}", *SERVER.split(), *options]
+        argv = [str(Path(sys.executable).with_name("weed")), f"-logdir={private}", *SERVER.split(), *options, *more]
         # A session of its own: Ctrl-C must reach the ranks before their store.
         server = process.start(argv, os.environ, private / "weed.log", cwd=private, new_session=True)
         ending.callback(_end, server)

@@ -42,7 +42,7 @@ def _corpus(run: Run, arguments: argparse.Namespace) -> None:
 def _shards_part(run: Run, arguments: argparse.Namespace) -> None:
     from steelrail.shards import edge
 
-    edge.make_part(run, arguments.part)
+    edge.run_part(run, arguments.part)
 
 
 def _shards_gather(run: Run, arguments: argparse.Namespace) -> None:

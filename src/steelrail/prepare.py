@@ -18,7 +18,7 @@ from steelrail.errors import InputError, must
 from steelrail.launch.lock import only_driver
 from steelrail.launch.request import EXPORTED
 from steelrail.log import logger
-from steelrail.shards.edge import gather, make_part
+from steelrail.shards.edge import gather, run_part
 
 _log = logger(__name__)
 
@@ -38,7 +38,7 @@ def _prepare(run: Run, folder: Path) -> ShardsManifest:
     run_stage(run, list_corpus(run))
     executor = _executor(run, private_folder(folder / "shards" / "submitit"))
     with clean_environment(), executor.batch():
-        jobs = [executor.submit(make_part, run, part) for part in range(run.shards.parts)]
+        jobs = [executor.submit(run_part, run, part) for part in range(run.shards.parts)]
     _log.info("run %s: %d shard jobs submitted", run.name, len(jobs))
     for job in jobs:
         _require(job)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -95,7 +98,7 @@ class Cluster:
         def found() -> list[tuple[str, str]]:
             return [(one.state, one.nodes) for one in self.segments(job)]
 
-        self.wait_until(lambda: found() == list(expected), 30, f"rows {list(expected)} in sacct")
+        self.wait_until(lambda: found() == list(expected), 60, f"rows {list(expected)} in sacct")
 
     def node(self, host: str) -> str:
         """State of a node as sinfo abbreviates it, such as idle or down*."""
@@ -150,6 +153,19 @@ class Project:
         read: dict[str, Any] = json.loads((self.results / path).read_text())
         return read
 
+    def newest(self, name: str) -> dict[int, tuple[float, Any, int]]:
+        """The last execution of every step of a run: loss, token digest, tokens."""
+        rows = pq.read_table(self.results / name / "train" / "metrics.parquet").to_pylist()
+        ordered = sorted(rows, key=lambda row: row["attempt"])
+        return {row["step"]: (row["loss"], row["token_digest"], row["tokens"]) for row in ordered}
+
+    @staticmethod
+    def end(driver: subprocess.Popen[str]) -> None:
+        """Kills what `start` started, if it still runs."""
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
 
 def copy_project(folder: Path) -> Project:
     """Copies what git knows and what is new in the work tree to FOLDER, owned by the user."""
@@ -190,7 +206,7 @@ def cluster(dev_cluster: None) -> Iterator[Cluster]:
     cluster.user("scancel", "--user=steelrail")
     cluster.control("spare", "down")
     cluster.control("up")
-    wait_until(lambda: not cluster.user("squeue", "--noheader").strip(), 30, "no job left in the queue")
+    wait_until(lambda: not cluster.user("squeue", "--noheader").strip(), 90, "no job left in the queue")
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,7 @@ def context_of(run: Run, folder: RunFolder, state: TrainState, start_step: int) 
         start_step=start_step,
         batches=lambda start: batches_of(run, start),
         heldout=(),
+        before_change=lambda: None,
         save=lambda step, heldout_loss: save(run, state, folder.root, step),
         beat=lambda step, doing: None,
         stop_requested=lambda: False,

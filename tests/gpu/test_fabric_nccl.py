@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -43,21 +42,12 @@ def run() -> Run:
 def facts(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     folder = JobFolder(tmp_path_factory.mktemp("job"))
     folder.run_file.write_text(run.model_dump_json())
-    port = free_port()
-    ranks = [_start(rank, port, folder.root) for rank in range(NUM_GPUS)]
-    try:
-        assert [rank.wait(200) for rank in ranks] == [0] * NUM_GPUS
-    finally:
-        for rank in ranks:
-            rank.kill()
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    master = {"STEELRAIL_MASTER_ADDR": "127.0.0.1", "STEELRAIL_MASTER_PORT": str(free_port())}
+    argv = [sys.executable, "-m", "steelrail.launch.node", str(NUM_GPUS), str(folder.log)]
+    module = ["steelrail.fabric.rank", str(folder.root)]
+    assert subprocess.run([*argv, *module], env=os.environ | alone | master, timeout=200, check=False).returncode == 0
     return read_artifact(folder.report, Facts)
-
-
-def _start(rank: int, port: int, folder: Path) -> "subprocess.Popen[bytes]":
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_GPUS, "LOCAL_WORLD_SIZE": NUM_GPUS}
-    master = {"STEELRAIL_MASTER_ADDR": "127.0.0.1", "STEELRAIL_MASTER_PORT": port}
-    env = os.environ | {name: str(value) for name, value in (place | master).items()}
-    return subprocess.Popen([sys.executable, "-m", "steelrail.fabric.rank", str(folder)], env=env)
 
 
 def test_every_gpu_is_found_once_and_multiplies_to_the_same_bits(facts: Facts) -> None:

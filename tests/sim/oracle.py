@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sim_clock import Process
 from sim_store import Server
@@ -29,9 +29,20 @@ class Content:
     parent: str
 
 
+@dataclass(frozen=True)
+class Twice:
+    """A save of which each of ``size`` nodes held a second copy. ``hosts``: those that have lost nothing since."""
+
+    size: int
+    hosts: frozenset[int]
+
+
 @dataclass(eq=False)
 class Oracle:
-    """``contents``: every state ever saved; ``base``: what each attempt that wrote down its start began from."""
+    """``contents``: every state ever saved; ``base``: what each attempt that wrote down its start began from.
+
+    ``twice``: saves of which every node said that it has its second copy.
+    """
 
     server: Server
     rotten: bool = False
@@ -47,6 +58,8 @@ class Oracle:
     manifests: dict[StepId, Manifest] = field(default_factory=dict)
     encoded: dict[StepId, bytes] = field(default_factory=dict)
     checked: Counter[str] = field(default_factory=Counter)
+    copies: dict[tuple[StepId, int], set[int]] = field(default_factory=dict)
+    twice: dict[StepId, Twice] = field(default_factory=dict)
     commits: int = 0
     void_commits: int = 0
 
@@ -162,6 +175,36 @@ class Oracle:
     def _is_there(self, which: StepId) -> bool:
         """Whether the manifest is in the store as it was written."""
         return self.server.objects.get(manifest_key(which)) == self.encoded[which]
+
+    def copied(self, which: StepId, process: Process, hosts: frozenset[int]) -> None:
+        """Hear that a node has its second copy of a save; ``hosts``: of its attempt."""
+        said = self.copies.setdefault((which, process.epoch), set())
+        said.add(process.host)
+        if said == hosts:
+            self.twice[which] = Twice(len(hosts), hosts)
+        if process.epoch < self.newest_claim:
+            # A stale attempt that the store does not reach believes that its newer saves count.
+            self.host_lost(process.host, [one for one in self.twice if one < which])
+
+    def host_lost(self, host: int, saves: Iterable[StepId] | None = None) -> None:
+        """Hear that what a host held (of ``saves``, else of all) is gone."""
+        for which in list(self.twice) if saves is None else saves:
+            known = self.twice[which]
+            self.twice[which] = replace(known, hosts=known.hosts - {host})
+        if saves is None:
+            for said in self.copies.values():
+                said.discard(host)
+
+    def held_step(self, epoch: int, hosts: frozenset[int]) -> int:
+        """Return the newest step that is there twice, counts, and of whose nodes all but one at most are ``hosts``."""
+        base = {other: name for other, name in self.base.items() if other != epoch}
+        there = (which for which, one in self.twice.items() if len(one.hosts & hosts) >= one.size - 1)
+        return max((which.step for which in there if self.is_on_path(self.held[which], base)), default=0)
+
+    def held_restored(self, step: int, least: int) -> None:
+        """Check that a save which is there twice is found without any one of its nodes, though the store has it not."""
+        if not self.rotten:
+            self.require("a save that is there twice outlives any one node", step >= least, f"{step}, not {least}")
 
     def restored(self, epoch: int, step: int, name: str, floor: int) -> None:
         """Check what an attempt goes on from: never below what it could have proved, and of the one true past."""

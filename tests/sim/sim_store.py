@@ -27,6 +27,7 @@ class Server:
     """Objects, and what goes wrong. ``rate``: chance of a fault per call; ``crash``: of the caller's death.
 
     ``stop``: of its being stopped before its call arrives, as by SIGSTOP; ten times that where it matters most.
+    ``starved``: it takes no files of checkpoints, though it is there for fences.
     """
 
     sim: Sim
@@ -38,6 +39,7 @@ class Server:
     written: dict[str, datetime] = field(default_factory=dict)
     mutations: int = 0
     away_until: float = 0.0
+    starved: bool = False
     faults: Counter[str] = field(default_factory=Counter)
     heed: Callable[[str, str, Process], None] = lambda verb, key, process: None
 
@@ -50,6 +52,9 @@ class Server:
             raise ReadTimeoutError(endpoint_url="sim")
         self._maybe_crash(process)
         self._maybe_stop(process, verb, key)
+        if self.starved and "/steps/" in key and verb in ("put", "create", "part", "complete"):
+            self.faults["starved"] += 1
+            raise refusal("SlowDown", 503)
         kind = self._fault(verb)
         if kind == "error":
             raise refusal("SlowDown", 503)
@@ -176,7 +181,9 @@ class Client:
 
         return self._server.call("get", Key, apply)
 
-    def put_object(self, Key: str, Body: bytes, Bucket: str = "", IfNoneMatch: str = "") -> Any:
+    def put_object(
+        self, Key: str, Body: bytes, Bucket: str = "", IfNoneMatch: str = "", ChecksumCRC32: str = ""
+    ) -> Any:
         def apply() -> Any:
             if IfNoneMatch and Key in self._objects:
                 raise refusal("PreconditionFailed", 412)
@@ -188,7 +195,7 @@ class Client:
     def delete_object(self, Key: str, Bucket: str = "") -> Any:
         return self._server.call("delete", Key, lambda: self._objects.pop(Key, None))
 
-    def create_multipart_upload(self, Key: str, Bucket: str = "") -> Any:
+    def create_multipart_upload(self, Key: str, Bucket: str = "", ChecksumAlgorithm: str = "") -> Any:
         def apply() -> Any:
             upload_id = f"u{self._server.mutations}"
             self._server.uploads[upload_id] = (Key, {})
@@ -196,7 +203,9 @@ class Client:
 
         return self._server.call("create", Key, apply)
 
-    def upload_part(self, Key: str, UploadId: str, PartNumber: int, Body: bytes, Bucket: str = "") -> Any:
+    def upload_part(
+        self, Key: str, UploadId: str, PartNumber: int, Body: bytes, Bucket: str = "", ChecksumCRC32: str = ""
+    ) -> Any:
         def apply() -> Any:
             self._upload(UploadId)[PartNumber] = Body
             return {"ETag": etag(Body)}
@@ -237,4 +246,4 @@ class SimStore(Store):
 
     def __init__(self, server: Server) -> None:
         self.config, self.bucket = CONFIG, CONFIG.bucket
-        self._connection: Any = SimpleNamespace(client=Client(server), renew=lambda: None)
+        self._connection: Any = SimpleNamespace(client=Client(server), renew=lambda: None, generation=0)

@@ -16,7 +16,8 @@ import pytest
 from sim_store import Client
 from sim_world import run_seeds, simulated
 
-from steelrail.checkpoints import fence, keep, newest, restore, retention
+from steelrail.checkpoints import bring, fence, keep, newest, peers, restore, retention
+from steelrail.checkpoints.buddy import Copier
 from steelrail.checkpoints.layout import receipt_name
 from steelrail.checkpoints.manifest import digest
 from steelrail.checkpoints.upload import Uploader
@@ -24,6 +25,7 @@ from steelrail.checkpoints.upload import Uploader
 SEEDS = int(os.environ.get("STEELRAIL_SIM_SEEDS", "200"))
 FIRST = int(os.environ.get("STEELRAIL_SIM_FIRST", "0"))
 FAULTS = ("error", "timeout", "late", "slow", "torn", "duplicate", "reordered", "crash", "stopped", "away", "rot")
+FAULTS += ("starved", "peer away", "peer damaged")
 
 
 @pytest.fixture
@@ -97,8 +99,30 @@ def resume_not_written_down(patch: Any) -> None:
 
 
 def files_not_proved(patch: Any) -> None:
-    patch.setattr(restore, "sha256_file", lambda path: Anything())
-    patch.setattr(restore, "_require_digest", lambda file, found, manifest: None)
+    patch.setattr(bring, "sha256_file", lambda path: Anything())
+    patch.setattr(bring, "require_digest", lambda file, found, manifest: None)
+
+
+def copies_not_proved(patch: Any) -> None:
+    real = peers.fetch_file
+
+    def fetch(peer: Any, secret: Any, name: Any, path: Any, size_bytes: Any, sha256: Any, beat: Any) -> bool:
+        return real(peer, secret, name, path, size_bytes, Anything(), beat)
+
+    patch.setattr(peers, "fetch_file", fetch)
+
+
+def peers_not_asked(patch: Any) -> None:
+    patch.setattr(bring, "_from_holders", lambda sources, file: False)
+
+
+def copies_said_before_they_are_there(patch: Any) -> None:
+    patch.setattr(Copier, "_pull", lambda self, manifest, file: None)
+
+
+def copied_saves_not_kept(patch: Any) -> None:
+    real = retention.sweep_node
+    patch.setattr(retention, "sweep_node", lambda home, wanted: real(home, set()))
 
 
 def oldest_resumed_first(patch: Any) -> None:
@@ -132,7 +156,11 @@ class Anything(str):
         (newest_not_kept, 50, "the newest that counts is never removed"),
         (no_lineage, 400, "what a later attempt replaced never counts"),
         (resume_not_written_down, 400, "what a later attempt replaced never counts"),
-        (files_not_proved, 400, "what is read is whole and of this checkpoint"),
+        (files_not_proved, 400, "what is read is whole and of this checkpoint|a save that is there twice"),
+        (copies_not_proved, 400, "what is read is whole and of this checkpoint"),
+        (peers_not_asked, 100, "a save that is there twice"),
+        (copies_said_before_they_are_there, 100, "a save that is there twice"),
+        (copied_saves_not_kept, 400, "a save that is there twice"),
         (oldest_resumed_first, 50, "BrokenPromise"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,

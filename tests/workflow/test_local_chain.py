@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 STEPS = 6
+CANARY = "canary5ec2e7canary5ec2e7canary5ec2e7cana"
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,9 @@ class Done:
 
 
 def _demo(results: Path) -> Done:
-    argv = [sys.executable, str(PROJECT / "scripts" / "demo_local.py"), str(STEPS), str(results)]
-    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=280, check=False)
+    argv = [sys.executable, str(Path(__file__).with_name("canary_demo.py")), CANARY, str(STEPS), str(results)]
+    environment = {**os.environ, "HF_TOKEN": CANARY, "AWS_SECRET_ACCESS_KEY": CANARY}
+    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return Done(done.stdout, results / "demo-local")
 
@@ -59,6 +63,17 @@ def test_the_run_folder_is_closed_to_others(demo: Done) -> None:
     stages = ("corpus", "shards", "fabric", "train", "cost")
     ours = [demo.folder, *(path for stage in stages for path in (demo.folder / stage).rglob("*"))]
     assert [] == [path for path in ours if stat.S_IMODE(path.lstat().st_mode) & 0o077 and not path.is_symlink()]
+
+
+def test_the_secret_is_found_nowhere(demo: Done) -> None:
+    """Not in what the run said, its folder, NVMe, logs, submitit's pickles, the server's disk, nor in any object."""
+    files = [path for path in demo.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    sought = [CANARY.encode(), base64.b64encode(CANARY.encode()).rstrip(b"="), CANARY.encode("utf-16-le")]
+    assert {"nvme", "store", "train", "shards"} <= {path.relative_to(demo.folder).parts[0] for path in files}
+    assert [] == [path for path in files if any(one in path.read_bytes() for one in sought)]
+    assert CANARY not in demo.said
+    seen = json.loads((demo.folder.parent / "objects.json").read_text())
+    assert len(seen["objects"]) > 10 and [] == seen["holding"]
 
 
 def test_the_server_ends_with_the_demo(demo: Done) -> None:

@@ -23,11 +23,14 @@ Kind = Literal[
     "step",
     "save",
     "durable",
+    "copied",
     "restore",
     "staged",
     "check",
     "heldout",
     "note",
+    "drill",
+    "reached",
     "requests",
     "attempt_start",
     "attempt_end",
@@ -43,8 +46,13 @@ class Event:
     - step: ``step``, ``start`` (Unix s), ``seconds`` (category -> s; the rest is productive), ``tokens``,
       and ``skipped`` (true) where the update was left out
     - save: ``step``, ``bytes``, ``stall_seconds``; durable: ``step``, ``where`` (nvme or store), ``bytes``, ``seconds``
-    - restore: ``step``, ``epoch``, ``where``, ``seconds``; staged: ``bytes``, ``files``; check: ``ok``, ``detail``
+    - copied: ``step``, ``epoch``, ``bytes``, ``seconds``: this node's second copy of the files of node ``of``
+    - restore: ``step``, ``epoch``, ``where`` (nvme, peer or store: the farthest that any rank read from), ``seconds``,
+      ``bytes`` (by nvme, peer and store: what this rank brought of its node's files, each brought by one of its ranks)
+    - staged: ``bytes``, ``files``; check: ``ok``, ``detail``
     - heldout: ``step``, ``loss``; note: ``text``
+    - drill: ``where``, ``start`` (Unix s), ``seconds`` of a wait put in on purpose, written when it is over
+    - reached: ``what`` of the start: process (``since``: when its node's process began, Unix s), collective (the first)
     - requests: ``put``, ``get``, ``list``, ``delete`` that the store answered since the last such event of this rank
     - attempt_start / attempt_end (supervisor only): see ``launch.supervise``
     - end: ``exit_code``, ``reason``

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from steelrail.artifacts.files import Artifact, Provenance
 
 
@@ -24,7 +26,10 @@ class Ending(StrEnum):
 
 
 class Attempt(Artifact):
-    """One start of the ranks. Times are Unix seconds; ``epoch`` is its fence; steps are none when no step was made."""
+    """One start of the ranks. Times are Unix seconds; ``epoch`` is its fence; steps are none when no step was made.
+
+    ``start`` are the seconds of its start by part, as far as it came (``launch.start``).
+    """
 
     attempt: int
     job_id: str
@@ -41,6 +46,7 @@ class Attempt(Artifact):
     first_step: int | None
     last_step: int | None
     code_digest: str
+    start: dict[str, float] = Field(default={})
 
 
 class TrainRecord(Artifact):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,11 +12,14 @@ import torch.distributed as dist
 
 from steelrail.checkpoints import retention
 from steelrail.checkpoints.agree import Ranks
+from steelrail.checkpoints.buddy import Copier, newest_held
 from steelrail.checkpoints.layout import StepId, local_root
 from steelrail.checkpoints.manifest import Manifest, Plain
+from steelrail.checkpoints.peers import Peers, meet
 from steelrail.checkpoints.place import Emit, Home, no_beat
-from steelrail.checkpoints.restore import RestoredFrom, Uploads, restore
+from steelrail.checkpoints.restore import RestoredFrom, restore
 from steelrail.checkpoints.save import Draft, save_local
+from steelrail.checkpoints.saving import Outcome, Saving
 from steelrail.checkpoints.snapshot import HostCopy, Nested, State, flatten, local_bytes
 from steelrail.checkpoints.upload import Status, Uploader
 from steelrail.clients import clock
@@ -32,40 +34,6 @@ log = logger(__name__)
 TIMEOUT_SECONDS = 1800.0
 CLOSE_SECONDS = 60.0
 BEAT_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a save came to: its manifest, or a fault that all ranks agree on, and every node's upload status by rank.
-
-    ``broken``: the ranks could not speak to the end. They are out of step then, and must not save on this group again.
-    """
-
-    manifest: Manifest | None
-    fault: str | None
-    statuses: tuple[Status | None, ...] = ()
-    broken: bool = False
-
-
-class Saving:
-    """One save that is written by a thread while training goes on."""
-
-    def __init__(self, step: int, work: Callable[[], Outcome]) -> None:
-        self.step, self._work, self._outcome = step, work, Outcome(None, "not finished")
-        self._thread = threading.Thread(target=self._run, name=f"checkpoint-save-{step}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome = self._work()
-        except Exception as error:
-            log.exception("save of step %d failed", self.step)
-            self._outcome = Outcome(None, f"{type(error).__name__}: {error}", broken=True)
-
-    def wait(self, timeout_seconds: float) -> Outcome | None:
-        """Return the outcome, or none when it has not come in time."""
-        self._thread.join(timeout_seconds)
-        return None if self._thread.is_alive() else self._outcome
 
 
 def open_checkpoints(
@@ -89,15 +57,22 @@ def open_checkpoints(
     home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat)
     ranks = Ranks(place, group)
     ranks.agree(lambda: private_folder(home.local))
-    return Checkpoints(home, ranks, emit, timeout_seconds)
+    return Checkpoints(home, ranks, emit, timeout_seconds, meet(home, ranks))
 
 
 class Checkpoints:
     """Restore, save, flush, close. All ranks call each at the same point; a state is (nested) names to tensors."""
 
-    def __init__(self, home: Home, ranks: Ranks, emit: Emit, timeout_seconds: float) -> None:
+    def __init__(
+        self, home: Home, ranks: Ranks, emit: Emit, timeout_seconds: float, peers: Peers | None = None
+    ) -> None:
         self._home, self._ranks, self._emit, self._timeout_seconds = home, ranks, emit, timeout_seconds
+        self._peers = peers
         self._uploader = Uploader(home, ranks.place.node_rank, emit) if ranks.leads_node else None
+        copies = peers is not None and home.settings.buddy and ranks.leads_node
+        self._copier = Copier(home, peers, emit) if copies and peers is not None else None
+        # What stays on NVMe until a newer one is durable or twice there. The saving thread's, once there are saves.
+        self._safe: StepId | None = None
         self._copy = HostCopy()
         self._saving: Saving | None = None
         self._newest: StepId | None = None
@@ -110,6 +85,11 @@ class Checkpoints:
     def save_fault(self) -> str | None:
         """Why the last save failed; none when it did not."""
         return self._failed_saves[-1] if self._failed_saves else None
+
+    @property
+    def upload_fault(self) -> str | None:
+        """Why the store does not take uploads, as of the last save or flush; none when it does."""
+        return self._fault
 
     @property
     def newest_durable(self) -> StepId | None:
@@ -127,14 +107,17 @@ class Checkpoints:
         """Saves on NVMe that are newer than the newest durable one."""
         return len(self._not_durable)
 
-    def restore(self, state: Nested) -> RestoredFrom | None:
+    def restore(self, state: Nested, known: int = 0) -> RestoredFrom | None:
         """Fill ``state`` in place and return what it is, or none to start from step 0. See ``restore.restore``."""
-        found = restore(self._home, self._ranks, flatten(state), Uploads(self._publish, self._wait_durable))
-        if found is not None:
-            self._newest = StepId(found.step, found.epoch)
-            if found.epoch != self._home.epoch:
-                self._durable = self._newest
-            self._emit("restore", step=found.step, where=found.where, seconds=found.seconds, epoch=found.epoch)
+        restored = restore(self._home, self._ranks, self._peers, flatten(state), known)
+        self._copy.prepare(flatten(state))
+        if restored is None:
+            return None
+        found, manifest = restored
+        self._newest = self._safe = manifest.id
+        self._take_up(manifest)
+        said = {"step": found.step, "where": found.where, "seconds": found.seconds, "epoch": found.epoch}
+        self._emit("restore", **said, bytes=asdict(found.read))
         return found
 
     def save(
@@ -142,7 +125,8 @@ class Checkpoints:
     ) -> float:
         """Save ``state`` as it is now; returns the seconds for which the caller was held up.
 
-        Held up only while the state is copied to host memory, and while the save before is still being written.
+        Held up only while the state is copied to host memory (a GPU copies by itself: call ``before_change`` before the
+        state changes), and while the save before is still being written.
         A save that fails on any rank counts nowhere; it is logged, and training goes on. Raises ``BusyError`` when a
         newer attempt has taken over, ``StoreError`` when more than ``max_behind`` saves wait for the store,
         ``NodeError`` when more than ``max_behind`` failed one after the other, and ``CheckpointError`` when the ranks
@@ -160,6 +144,10 @@ class Checkpoints:
         stall_seconds = clock.monotonic() - began
         self._emit("save", step=step, bytes=local_bytes(copied), stall_seconds=stall_seconds)
         return stall_seconds
+
+    def before_change(self) -> None:
+        """Order what a GPU does next after its copy for the last save. Called before the state changes, always."""
+        self._copy.before_change()
 
     def written(self, timeout_seconds: float) -> bool:
         """Wait for this rank's save under way; returns whether it is over, well or not.
@@ -188,22 +176,29 @@ class Checkpoints:
             self._saving.wait(timeout_seconds)
         if self._uploader is not None:
             self._uploader.close()
+        if self._copier is not None:
+            self._copier.close()
+        if self._peers is not None:
+            self._peers.close()
 
     def _save(self, copied: State, draft: Draft) -> Outcome:
         """Write to NVMe, then hand over for upload. Runs in the saving thread, on all ranks."""
         began = clock.monotonic()
+        self._copy.wait()
         try:
             manifest = save_local(self._home, self._ranks, copied, draft)
         except (CheckpointError, NodeError) as error:
             self._discard(StepId(draft.step, self._home.epoch))
             return Outcome(None, f"{error}")
-        statuses = self._ranks.gather(self._uploader.status if self._uploader else None)
+        said = self._ranks.gather((self._uploader.status if self._uploader else None, self._held()))
+        statuses = tuple(status for status, _ in said)
         if self._ranks.place.rank == 0:
             seconds = clock.monotonic() - began
             self._emit("durable", step=draft.step, where="nvme", bytes=manifest.size_bytes, seconds=seconds)
         if self._uploader is not None:
             self._hand_over(self._uploader, manifest, statuses[0])
-        return Outcome(manifest, None, tuple(statuses))
+            self._sweep(self._uploader, statuses[0], newest_held([held for _, held in said if held is not None]))
+        return Outcome(manifest, None, statuses)
 
     def _discard(self, which: StepId) -> None:
         """Remove what a failed save left: a full NVMe must not stay full of it."""
@@ -213,8 +208,22 @@ class Checkpoints:
 
     def _hand_over(self, uploader: Uploader, manifest: Manifest, leader: Status | None) -> None:
         uploader.admit(manifest, leader.working if leader else None)
+        if self._copier is not None:
+            self._copier.admit(manifest)
+
+    def _held(self) -> frozenset[StepId] | None:
+        """Return the saves of which this node holds its second copy; none of ranks that have no part in that."""
+        return self._copier.held if self._copier else None
+
+    def _sweep(self, uploader: Uploader, leader: Status | None, held: StepId | None) -> None:
+        """Remove old saves from NVMe. ``held``: the newest that is there twice, on every node's word."""
+        wanted = uploader.wanted
+        if self._copier is not None:
+            durable = leader.durable if leader else None
+            self._safe = max((one for one in (self._safe, held, durable) if one is not None), default=None)
+            wanted |= self._copier.wanted | ({self._safe} if self._safe else set())
         try:
-            retention.sweep_node(self._home, uploader.wanted)
+            retention.sweep_node(self._home, wanted)
         except (OSError, NodeError) as error:
             log.warning("old saves could not be removed from NVMe: %s", error)
 
@@ -277,25 +286,15 @@ class Checkpoints:
             fault, do = f"{failed} ({self.save_fault})", "mend what the save names and run again"
             raise NodeError(must("saves that failed in a row", f"at most {limit}", fault, self._home.local, do))
 
-    def _publish(self, manifest: Manifest) -> None:
-        self._not_durable.append(manifest.id)
-        if self._uploader is not None:
-            self._uploader.admit(manifest, None)
-
-    def _wait_durable(self, which: StepId) -> None:
-        """Wait on rank 0 until ``which`` is durable. Raises ``StoreError`` when that takes too long."""
-        assert self._uploader is not None
-        if not self._is_sent(self._uploader, self._timeout_seconds / 2) or self._uploader.status.durable != which:
-            fault = self._uploader.status.fault or "not yet"
-            do = "mend the store and run again"
-            raise StoreError(must("checkpoint from NVMe", "uploaded", fault, which.folder, do))
-
-    def _is_sent(self, uploader: Uploader, timeout_seconds: float) -> bool:
-        deadline = clock.monotonic() + timeout_seconds
-        while True:
-            left = deadline - clock.monotonic()
-            if uploader.flush(max(0.0, min(BEAT_SECONDS, left))):
-                return True
-            if uploader.status.fenced or left <= BEAT_SECONDS:
-                return False
-            self._home.beat()
+    def _take_up(self, manifest: Manifest) -> None:
+        """Have what was restored uploaded if it was on NVMe only, and copied if its files lie as in a save of ours."""
+        place, taken_over = self._ranks.place, manifest.epoch == self._home.epoch
+        if not taken_over:
+            self._durable = manifest.id
+        else:
+            self._not_durable.append(manifest.id)
+            if self._uploader is not None:
+                self._uploader.admit(manifest, None)
+        alike = (manifest.world_size, manifest.num_nodes) == (place.world_size, place.num_nodes)
+        if self._copier is not None and (taken_over or alike):
+            self._copier.admit(manifest)

@@ -1,7 +1,8 @@
 """Names, keys and paths of a checkpoint, in the store and on NVMe. Pure.
 
 Store, below ``<prefix>/<run>/<key>/``: ``fence/<epoch>.json``, ``steps/<step>-<epoch>/<files>``.
-NVMe, below ``<clients.disk.node_root>/<run>/<key>/checkpoints/``: ``<step>-<epoch>/<files>``.
+NVMe, below ``<clients.disk.node_root>/<run>/<key>/checkpoints/``: ``<step>-<epoch>/<files>``, a node's own and, as a
+second copy, those of the node before it.
 The manifest is written last in both; no folder is used twice.
 """
 

@@ -61,6 +61,13 @@ class Manifest(Artifact):
         return StepId(self.step, self.epoch)
 
     @property
+    def trained(self) -> StepId:
+        """The save of the attempt that trained this state: of one taken over another, by its equal step the parent."""
+        if self.parent_epoch is None or self.parent_step != self.step:
+            return self.id
+        return StepId(self.step, self.parent_epoch)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size_bytes for file in self.files)
@@ -141,10 +148,14 @@ def rank_state(manifest: Manifest, rank: int, world_size: int) -> bytes | None:
 
 
 def rehome(manifest: Manifest, epoch: int, holders: Mapping[str, int], hosts: Mapping[int, str]) -> Manifest:
-    """Return the manifest of the same state under another attempt's ``epoch``; ``holders``: file name to its node."""
+    """Return the manifest of the same state under another attempt's ``epoch``; ``holders``: file name to its node.
+
+    Its parent is the save of the attempt that trained it, however often it was taken over since.
+    """
     files = tuple(
         file.model_copy(update={"node_rank": holders[file.name], "host": hosts[holders[file.name]]})
         for file in manifest.files
     )
     update = {"epoch": epoch, "files": files, "num_nodes": len(hosts)}
-    return manifest.model_copy(update={**update, "parent_step": manifest.step, "parent_epoch": manifest.epoch})
+    parent = manifest.trained
+    return manifest.model_copy(update={**update, "parent_step": parent.step, "parent_epoch": parent.epoch})

@@ -142,7 +142,8 @@ def _with_holder(known: Candidate, node_rank: int, names: frozenset[str]) -> Can
 
 
 def _fault(one: Candidate, resumed: Sequence[Resumed]) -> str | None:
-    if is_void(one.manifest.id, resumed):
+    # One that was taken over is the same state under two names: it counts while either does.
+    if is_void(one.manifest.id, resumed) and is_void(one.manifest.trained, resumed):
         return "a later attempt resumed from before it"
     return None if one.in_store or one.on_nodes else "is on NVMe only, and not all of it on the present nodes"
 

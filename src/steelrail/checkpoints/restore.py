@@ -1,25 +1,27 @@
 """Restore: the newest checkpoint that can be proved, by all ranks together, or an error. Never silently from step 0.
 
-Every file is verified by its digest on the node that reads it; what is missing or damaged there comes from the store. A
-checkpoint that is on NVMe only is taken over: the same files under this attempt's epoch, then uploaded like any save.
+Every file is verified by its digest on the node that reads it (``bring``): NVMe of the present nodes first, their own
+files and the copies that they keep of their neighbours', then the store. A checkpoint that is on NVMe only is taken
+over: the same files under this attempt's epoch, to be uploaded like any save.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from steelrail.artifacts.files import sync_folder
+from steelrail.artifacts.files import sync_folder, write_whole
 from steelrail.checkpoints import fence
 from steelrail.checkpoints.agree import Ranks
-from steelrail.checkpoints.layout import METADATA, StepId
-from steelrail.checkpoints.manifest import CheckpointFile, Manifest, Plain, rank_state, rehome
+from steelrail.checkpoints.bring import Read, Sources, bring_all, bring_from_store, bring_near, require_digest
+from steelrail.checkpoints.layout import LOCAL_COMMIT, METADATA, StepId
+from steelrail.checkpoints.manifest import Manifest, Plain, encode, rank_state, rehome
 from steelrail.checkpoints.newest import (
     Candidate,
     LocalView,
@@ -29,45 +31,47 @@ from steelrail.checkpoints.newest import (
     survey_node,
     survey_store,
 )
+from steelrail.checkpoints.peers import Peers
 from steelrail.checkpoints.place import Home
 from steelrail.checkpoints.save import commit_local
 from steelrail.checkpoints.snapshot import State
 from steelrail.checkpoints.torch_files import FolderReader, TensorPlanner, files_needed, read_metadata
 from steelrail.clients import clock
-from steelrail.clients.disk import on_disk, private_folder, remove_folder, sha256_file
-from steelrail.clients.store import MissingObjectError
+from steelrail.clients.disk import on_disk, private_folder, remove_folder
 from steelrail.errors import CheckpointError, NodeError, must
 from steelrail.log import logger
+from steelrail.units import show_bytes, show_seconds
 
 log = logger(__name__)
-MAX_METADATA_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class RestoredFrom:
-    """What training goes on from. ``where``: nvme, or store if any file came from it. ``reasons``: why none newer."""
+    """What training goes on from; ``world_size``: of the attempt that saved it.
+
+    ``where``: store if any rank read from it, else peer if any file came from another node, else nvme; ``read``: the
+    bytes that this rank brought. ``reasons``: why none newer.
+    """
 
     step: int
     epoch: int
     tokens: int
+    world_size: int
     extra: dict[str, Plain]
     rank_state: bytes | None
     where: str
     seconds: float
     reasons: tuple[str, ...]
+    read: Read = field(default_factory=Read)
 
 
-@dataclass(frozen=True)
-class Uploads:
-    """How ``restore`` uploads: ``publish`` queues a checkpoint on this node, ``wait`` returns when it is durable."""
-
-    publish: Callable[[Manifest], None]
-    wait: Callable[[StepId], None]
-
-
-def restore(home: Home, ranks: Ranks, state: State, uploads: Uploads) -> RestoredFrom | None:
+def restore(
+    home: Home, ranks: Ranks, peers: Peers | None, state: State, known: int = 0
+) -> tuple[RestoredFrom, Manifest] | None:
     """Fill ``state`` in place from the newest provable checkpoint; returns none when this key never had one.
 
+    The manifest is of this attempt's epoch when the checkpoint was on NVMe only: then it wants to be uploaded.
+    ``known``: a step that the caller knows was durable once (0: of none), whatever the store says now.
     Called by all ranks, before training. Raises ``CheckpointError`` when there were checkpoints and none can be proved,
     ``StoreError`` when the store cannot be asked, ``NodeError`` when a rank could not do its part: that is no evidence
     against a checkpoint, and an older one would void it, so the next attempt begins with the same one.
@@ -77,14 +81,14 @@ def restore(home: Home, ranks: Ranks, state: State, uploads: Uploads) -> Restore
     tried, reasons = candidates(view, _survey_nodes(home, ranks))
     for candidate in tried:
         try:
-            manifest, where = _restore_one(home, ranks, state, candidate, uploads)
+            manifest, read = _restore_one(home, ranks, peers, state, candidate)
         except CheckpointError as error:
             reasons.append(f"{candidate.manifest.id.folder}: {error}")
             _say(ranks, reasons[-1])
             continue
         _record(home, ranks, candidate.manifest.id)
-        return _restored(ranks, manifest, where, clock.monotonic() - began, reasons)
-    _require_fresh(home, view, tried, reasons)
+        return _restored(ranks, manifest, read, clock.monotonic() - began, reasons), manifest
+    _require_fresh(home, view, tried, reasons, known)
     _record(home, ranks, None)
     return None
 
@@ -98,22 +102,29 @@ def _survey_nodes(home: Home, ranks: Ranks) -> list[LocalView]:
     return [view for view in views if view is not None]
 
 
-def _restored(ranks: Ranks, manifest: Manifest, where: str, seconds: float, reasons: list[str]) -> RestoredFrom:
+def _restored(ranks: Ranks, manifest: Manifest, read: Read, seconds: float, reasons: list[str]) -> RestoredFrom:
+    total = sum(ranks.gather(read), Read())
+    if ranks.place.rank == 0:
+        near, far, store = (show_bytes(size_bytes) for size_bytes in (total.nvme, total.peer, total.store))
+        said = "restored step %d: %s from NVMe, %s from other nodes, %s from the store, in %s"
+        log.info(said, manifest.step, near, far, store, show_seconds(seconds))
     return RestoredFrom(
         step=manifest.step,
         epoch=manifest.epoch,
         tokens=manifest.tokens,
+        world_size=manifest.world_size,
         extra=dict(manifest.extra),
         rank_state=rank_state(manifest, ranks.place.rank, ranks.place.world_size),
-        where=where,
+        where=total.where,
         seconds=seconds,
         reasons=tuple(reasons),
+        read=read,
     )
 
 
-def _require_fresh(home: Home, view: StoreView, tried: list[Candidate], reasons: list[str]) -> None:
-    if must_not_start_over(view, tried):
-        said = "; ".join(reasons) or "every manifest is gone"
+def _require_fresh(home: Home, view: StoreView, tried: list[Candidate], reasons: list[str], known: int) -> None:
+    if known > 0 or must_not_start_over(view, tried):
+        said = "; ".join(reasons) or ("every manifest is gone" + (f", step {known} was durable" if known else ""))
         do = "restore the store's objects, or give the run another name to start over"
         where = home.store.key(home.run, home.key, "steps")
         raise CheckpointError(must("some checkpoint", "provable", f"none ({said})", where, do))
@@ -125,20 +136,37 @@ def _say(ranks: Ranks, reason: str) -> None:
 
 
 def _restore_one(
-    home: Home, ranks: Ranks, state: State, candidate: Candidate, uploads: Uploads
-) -> tuple[Manifest, str]:
-    """Load one candidate; returns its manifest and whence it came. Raises ``CheckpointError`` on all ranks alike."""
-    manifest, in_store = candidate.manifest, candidate.in_store
-    if not in_store:
-        manifest = _take_over(home, ranks, candidate)
-    metadata = _read_proven_metadata(home, ranks, manifest, in_store)
-    needed = ranks.agree(lambda: (ranks.place.node_rank, files_needed(state, metadata)))
-    mine = {name for node_rank, names in needed if node_rank == ranks.place.node_rank for name in names}
-    if not in_store:
-        in_store = _publish(home, ranks, manifest, mine, uploads)
-    fetched = ranks.agree(lambda: _bring(home, manifest, _share(ranks, mine), in_store))
+    home: Home, ranks: Ranks, peers: Peers | None, state: State, candidate: Candidate
+) -> tuple[Manifest, Read]:
+    """Load one candidate; returns its manifest and what came whence. Raises ``CheckpointError`` on all ranks alike."""
+    manifest = candidate.manifest
+    sources = Sources(home, manifest, candidate.holders, candidate.in_store, peers)
+    proven, read = _prove_metadata(sources, ranks)
+    metadata = ranks.each(lambda: read_metadata(proven, (file.name for file in manifest.files), manifest.id.folder))
+    needed = dict(_needed(ranks, state, metadata))
+    if not candidate.in_store:
+        needed = _with_orphans(candidate, needed)
+    read += bring_all(sources, ranks, needed[ranks.place.node_rank])
+    if not candidate.in_store:
+        manifest = _take_over(home, ranks, candidate, needed)
+    ranks.agree(lambda: _commit(home, ranks, manifest, proven))
     _load(home, ranks, state, manifest, metadata)
-    return manifest, "store" if any(fetched) else "nvme"
+    return manifest, read
+
+
+def _needed(ranks: Ranks, state: State, metadata: Metadata) -> Mapping[int, set[str]]:
+    """Return the files that the ranks of each node read."""
+    needed: dict[int, set[str]] = {}
+    for node_rank, names in ranks.agree(lambda: (ranks.place.node_rank, files_needed(state, metadata))):
+        needed.setdefault(node_rank, set()).update(names)
+    return needed
+
+
+def _with_orphans(candidate: Candidate, needed: Mapping[int, set[str]]) -> dict[int, set[str]]:
+    """Return ``needed`` with files that no rank reads given to a node that has them: a checkpoint is kept whole."""
+    missed = {file.name for file in candidate.manifest.files}.difference({METADATA}, *needed.values())
+    homes = {name: min(candidate.holders[name]) for name in missed}
+    return {node: names | {name for name in missed if homes[name] == node} for node, names in needed.items()}
 
 
 def _load(home: Home, ranks: Ranks, state: State, manifest: Manifest, metadata: Metadata) -> None:
@@ -159,87 +187,54 @@ def _require_loaded(fault: BaseException | None, manifest: Manifest) -> None:
         raise NodeError(must("proven checkpoint", "loadable", said, manifest.id.folder, do)) from fault
 
 
-def _read_proven_metadata(home: Home, ranks: Ranks, manifest: Manifest, in_store: bool) -> Metadata:
-    """Return the metadata, read on the node that keeps it (from the store: on rank 0) and given to all."""
-    file = manifest.file(METADATA)
-    leaders = ranks.gather((ranks.place.node_rank, ranks.place.local_rank))
-    source = 0 if in_store else leaders.index((file.node_rank, 0))
+def _prove_metadata(sources: Sources, ranks: Ranks) -> tuple[bytes, Read]:
+    """Return the metadata, read by rank 0 and given to all, and what this rank brought for it."""
+    file = sources.manifest.file(METADATA)
 
-    def read() -> bytes:
-        _bring(home, manifest, [file.name], in_store)
-        data = (home.folder(manifest.id) / file.name).read_bytes()
-        _require_digest(file, hashlib.sha256(data).hexdigest(), manifest)
-        return data
+    def read() -> tuple[bytes, Read]:
+        near = bring_near(sources, [METADATA])
+        came = near.read + bring_from_store(sources, near.lacking)
+        with on_disk(sources.path(file)):
+            data = sources.path(file).read_bytes()
+        require_digest(file, hashlib.sha256(data).hexdigest(), sources.manifest)
+        return data, came
 
-    data = ranks.from_rank(source, read)
-    return ranks.each(lambda: read_metadata(data, (file.name for file in manifest.files), manifest.id.folder))
-
-
-def _share(ranks: Ranks, names: Iterable[str]) -> list[str]:
-    """Return this rank's part of its node's files."""
-    return sorted(names)[ranks.place.local_rank :: ranks.place.ranks_per_node]
+    data, came = ranks.from_rank(0, read)
+    return data, came if ranks.place.rank == 0 else Read()
 
 
-def _bring(home: Home, manifest: Manifest, names: Iterable[str], in_store: bool) -> int:
-    """Have verified files in the checkpoint's folder on this node; returns the bytes that came from the store."""
-    folder, fetched = private_folder(home.folder(manifest.id)), 0
-    for file in (manifest.file(name) for name in names):
-        path = folder / file.name
-        home.beat()
-        if path.is_file() and path.stat().st_size == file.size_bytes and sha256_file(path) == file.sha256:
-            continue
-        if in_store:
-            fetched += _fetch(home, manifest, file, path)
-            home.beat()
-        _require_digest(file, sha256_file(path) if path.is_file() else "missing", manifest)
-    return fetched
+def _commit(home: Home, ranks: Ranks, manifest: Manifest, metadata: bytes) -> None:
+    """Have this node's files count from now on, for the next attempt and for what is kept."""
+    folder = home.folder(manifest.id)
+    if ranks.leads_node and not (_is(folder / METADATA, metadata) and _is(folder / LOCAL_COMMIT, encode(manifest))):
+        with on_disk(folder):
+            write_whole(folder / METADATA, metadata)
+        commit_local(ranks, folder, manifest)
 
 
-def _fetch(home: Home, manifest: Manifest, file: CheckpointFile, path: Path) -> int:
-    """Have a file from the store. One that is not there is evidence against the checkpoint; a store away is none."""
-    try:
-        return home.store.get_file(home.object_key(manifest.id, file.name), path)
-    except MissingObjectError as error:
-        raise CheckpointError(f"{error}") from error
+def _is(path: Path, data: bytes) -> bool:
+    with on_disk(path):
+        return path.is_file() and path.read_bytes() == data
 
 
-def _require_digest(file: CheckpointFile, found: str, manifest: Manifest) -> None:
-    if found != file.sha256:
-        where = f"{manifest.id.folder}/{file.name}"
-        raise CheckpointError(must("SHA-256", file.sha256[:12], found[:12], where, "an older checkpoint is taken"))
-
-
-def _take_over(home: Home, ranks: Ranks, candidate: Candidate) -> Manifest:
-    """Put a checkpoint that is on NVMe only under this attempt's epoch: verified, linked, committed on every node."""
-    old = candidate.manifest
+def _take_over(home: Home, ranks: Ranks, candidate: Candidate, kept: Mapping[int, set[str]]) -> Manifest:
+    """Put a checkpoint that is on NVMe only under this attempt's epoch. ``kept``: the files proved on each node."""
     hosts = {place.node_rank: place.host for place in ranks.gather(ranks.place)}
-    owners = {name: min(nodes) for name, nodes in candidate.holders.items()}
-    new = rehome(old, home.epoch, owners, hosts)
-    ranks.agree(lambda: _link(home, ranks, candidate, new))
-    ours = [file.name for file in new.files_of(ranks.place.node_rank)]
-    ranks.agree(lambda: _bring(home, new, _share(ranks, ours), in_store=False))
-    ranks.agree(lambda: commit_local(ranks, home.folder(new.id), new))
+    owners = {name: min(node for node in kept if name in kept[node]) for name in set().union(*kept.values())}
+    new = rehome(candidate.manifest, home.epoch, {**owners, METADATA: 0}, hosts)
+    ranks.agree(lambda: _link(home, ranks, candidate.manifest, new))
     return new
 
 
-def _link(home: Home, ranks: Ranks, candidate: Candidate, new: Manifest) -> None:
-    if not ranks.leads_node or candidate.manifest.id == new.id:
+def _link(home: Home, ranks: Ranks, old: Manifest, new: Manifest) -> None:
+    """Give this node's files, copies for its neighbours among them, a second name under the new epoch."""
+    if not ranks.leads_node or old.id == new.id:
         return
-    source, target = home.folder(candidate.manifest.id), home.folder(new.id)
+    source, target = home.folder(old.id), home.folder(new.id)
     remove_folder(target)
     private_folder(target)
     with on_disk(target):
-        for name, nodes in candidate.holders.items():
-            if ranks.place.node_rank in nodes:
-                (target / name).hardlink_to(source / name)
+        for file in old.files:
+            if (source / file.name).is_file():
+                (target / file.name).hardlink_to(source / file.name)
         sync_folder(target)
-
-
-def _publish(home: Home, ranks: Ranks, manifest: Manifest, needed: set[str], uploads: Uploads) -> bool:
-    """Have the checkpoint uploaded; returns whether it is in the store: waited for only if a node lacks a file."""
-    folder = home.folder(manifest.id)
-    lacking = any(ranks.gather(not all((folder / name).is_file() for name in needed)))
-    uploads.publish(manifest)
-    if lacking:
-        ranks.from_rank(0, lambda: uploads.wait(manifest.id))
-    return lacking

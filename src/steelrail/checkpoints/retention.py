@@ -89,7 +89,10 @@ def _remove(store: Store, run: str, key: str, held: Held) -> None:
 
 
 def sweep_node(home: Home, wanted: Set[StepId]) -> None:
-    """Remove old saves from this node's NVMe: kept are the newest two commits, those of ``wanted``, and newer ones."""
+    """Remove old saves, and the copies in them, from this node's NVMe.
+
+    Kept are the newest two commits, those of ``wanted``, and newer ones.
+    """
     there = [which for path in home.local.iterdir() if (which := parse_folder(path.name)) is not None]
     for which in local_removals({which: (home.folder(which) / LOCAL_COMMIT).is_file() for which in there}, wanted):
         remove_folder(home.folder(which))

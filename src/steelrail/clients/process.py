@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -90,3 +91,13 @@ def started(pid: int) -> float | None:
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", "replace")
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Let this process have at most so much memory of its own from now on (files mapped do not count).
+
+    What asks for more hears ``MemoryError``, and the host's other processes nothing.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))

@@ -13,6 +13,10 @@ from steelrail.errors import ClusterError, must
 # Set by whoever starts the ranks (``launch``); torchrun's own names are taken where they are not.
 MASTER_ADDR = "STEELRAIL_MASTER_ADDR"
 MASTER_PORT = "STEELRAIL_MASTER_PORT"
+# The nodes of the ranks in their order, which is not Slurm's once a spare has taken a lost node's place.
+NODES = "STEELRAIL_NODES"
+# When the process began from which a node's ranks were forked (Unix seconds).
+NODE_STARTED = "STEELRAIL_NODE_STARTED"
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,253}")
 
 
@@ -102,6 +106,9 @@ def _of_step(env: Mapping[str, str], host: str) -> RankPlace:
     world_size = _number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1))
     num_nodes = _number(env, "SLURM_STEP_NUM_NODES", _number(env, "SLURM_NNODES", 1))
     place = (_number(env, "SLURM_PROCID"), world_size, _number(env, "SLURM_LOCALID"), _number(env, "SLURM_NODEID"))
+    nodes = env.get(NODES, "").split(",")
+    if world_size == num_nodes and host in nodes:
+        place = (nodes.index(host), world_size, 0, nodes.index(host))
     return RankPlace(*place, num_nodes, host)
 
 

@@ -147,7 +147,10 @@ class Store:
 
     def put(self, key: str, data: bytes) -> None:
         """Write the object, replacing what was there."""
-        self._call("put", key, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data))
+        proof = store_transfer.crc32_of(data)
+        self._call(
+            "put", key, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ChecksumCRC32=proof)
+        )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write the object if there is none of this key; returns whether ``data`` is what is now there by our doing.
@@ -155,12 +158,12 @@ class Store:
         A repeated request may meet its own earlier success, so after an unclear answer the object is read back and
         compared: where winning matters, ``data`` must be unlike what any other writer would put.
         """
-        unclear = False
+        unclear, proof = False, store_transfer.crc32_of(data)
 
         def attempt() -> bool:
             nonlocal unclear
             try:
-                self._client.put_object(Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*")
+                self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ChecksumCRC32=proof, IfNoneMatch="*")
             except ERRORS as error:
                 if judge(error) is Fault.EXISTS:
                     return unclear and self._read(key, GET_MAX_BYTES) == data
@@ -222,6 +225,7 @@ class Store:
         began, where, renewed = clock.monotonic(), f"{verb} {self._where(key)}", False
         pause = 0.1
         while True:
+            generation = self._connection.generation
             try:
                 return call()
             except ERRORS as error:
@@ -230,11 +234,12 @@ class Store:
                     raise MissingObjectError(
                         must("object", "in the store", "missing", where, "rerun what makes it")
                     ) from None
-                if fault is Fault.EXPIRED and not renewed:
+                if fault in (Fault.EXPIRED, Fault.DENIED) and not renewed:
                     # A file that nodes share may have been renewed since; botocore does not read it again by itself.
                     self._connection.renew()
                     renewed = True
-                    continue
+                    if fault is Fault.EXPIRED or self._connection.generation != generation:
+                        continue
                 if fault is not Fault.TRANSIENT or spent >= self.config.retry_seconds:
                     raise StoreError(explain(error, where, spent)) from cause(error)
             clock.sleep(min(pause * random.uniform(0.5, 1.0), self.config.retry_seconds - spent))
@@ -266,11 +271,10 @@ class Store:
         return self._call("get", key, read) if length else b""
 
     def _put_parts(self, key: str, path: Path, size: int) -> None:
-        upload = self._call("put", key, lambda: self._client.create_multipart_upload(Bucket=self.bucket, Key=key))
-        upload_id = upload["UploadId"]
+        begin = partial(self._client.create_multipart_upload, Bucket=self.bucket, Key=key, ChecksumAlgorithm="CRC32")
+        upload_id = self._call("put", key, begin)["UploadId"]
         try:
-            etags = store_transfer.send(path, size, partial(self._put_part, key, upload_id))
-            parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+            parts = store_transfer.send(path, size, partial(self._put_part, key, upload_id))
             self._call("put", key, partial(self._complete, key, upload_id, parts, size))
         except BaseException:
             # The failure itself is what the caller must hear, so a failing abort is left to ``abort_unfinished``.
@@ -278,11 +282,12 @@ class Store:
                 self._abort(key, upload_id)
             raise
 
-    def _put_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
-        part = partial(
-            self._client.upload_part, Bucket=self.bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=data
-        )
-        return self._call("put part", key, lambda: part()["ETag"])
+    def _put_part(self, key: str, upload_id: str, number: int, data: bytes) -> dict[str, Any]:
+        """Send one part; returns what the end of the upload says of it."""
+        part = partial(self._client.upload_part, Bucket=self.bucket, Key=key, UploadId=upload_id, PartNumber=number)
+        proof = store_transfer.crc32_of(data)
+        etag = self._call("put part", key, lambda: part(Body=data, ChecksumCRC32=proof)["ETag"])
+        return {"PartNumber": number, "ETag": etag, "ChecksumCRC32": proof}
 
     def _complete(self, key: str, upload_id: str, parts: Any, size: int) -> None:
         try:

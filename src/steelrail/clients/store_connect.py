@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Credentials, found at once, and a client of them, made when first wanted (it takes half a second of CPU)."""
+    """Credentials, found at once, and a client of them, made when first wanted (it takes half a second of CPU).
+
+    ``generation`` grows when the credentials are read again and are others than before.
+    """
 
     def __init__(self, config: schema.Store, where: str) -> None:
         self._config, self._where, self._lock = config, where, threading.Lock()
         self._session = _session(config, where)
         self._client: S3Client | None = None
+        self.generation = 0
 
     @property
     def client(self) -> S3Client:
@@ -38,6 +42,7 @@ class Connection:
         """Read the credentials again. Raises ``StoreError`` when there are none any more."""
         session = _session(self._config, self._where)
         with self._lock:
+            self.generation += _keys(session) != _keys(self._session)
             self._session, self._client = session, None
 
 
@@ -51,6 +56,12 @@ def _session(config: schema.Store, where: str) -> boto3.Session:
         raise StoreError(explain(error, where, 0.0)) from error
 
 
+def _keys(session: boto3.Session) -> object:
+    """Return the keys of a session, to be compared and nothing else."""
+    found = session.get_credentials()
+    return found and found.get_frozen_credentials()
+
+
 def _client(session: boto3.Session, config: schema.Store) -> S3Client:
     """Return a client that repeats nothing itself and asks for no optional checksums."""
     options = Config(
@@ -58,7 +69,11 @@ def _client(session: boto3.Session, config: schema.Store) -> S3Client:
         read_timeout=config.timeout_seconds,
         retries={"total_max_attempts": 1},
         max_pool_connections=4 * store_transfer.THREADS,
-        s3={"addressing_style": "path" if config.endpoint else "auto"},
+        s3={
+            "addressing_style": "path" if config.endpoint else "auto",
+            # Inside TLS a body has its CRC32 and needs no SHA-256 as well, which would be most of an upload's CPU time.
+            "payload_signing_enabled": (config.endpoint or "").startswith("http://"),
+        },
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )

@@ -28,6 +28,7 @@ TRANSIENT_CODES = frozenset(
         "BandwidthLimitExceeded",
         "IncompleteBody",
         "BadDigest",
+        "XAmzContentSHA256Mismatch",
         "OperationAborted",
         "ConditionalRequestConflict",
     )
@@ -36,6 +37,7 @@ EXPIRED_CODES = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefres
 # The answer to a HEAD has no body, and botocore puts the status in the code's place: it may be expiry too.
 WORDLESS_CODES = frozenset(("400", "403"))
 FULL_CODES = frozenset(("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"))
+CLOCK_CODES = frozenset(("RequestTimeTooSkewed",))
 CREDENTIAL_ERRORS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -64,6 +66,7 @@ class Fault(Enum):
     MISSING = "no such object"
     EXISTS = "another writer was first"
     EXPIRED = "read the credentials again, once"
+    DENIED = "read the credentials again, once, and repeat if they are others"
     FINAL = "give up"
 
 
@@ -96,8 +99,10 @@ def judge_code(code: str, status: int) -> Fault:
         return Fault.EXISTS
     if code in EXPIRED_CODES or code in WORDLESS_CODES:
         return Fault.EXPIRED
-    if code in FULL_CODES or status == 507:
+    if code in FULL_CODES or status == 507 or code in CLOCK_CODES:
         return Fault.FINAL
+    if status in (401, 403) and code not in TRANSIENT_CODES:
+        return Fault.DENIED
     # 501 says that the server lacks the call, for ever.
     return (
         Fault.TRANSIENT
@@ -158,7 +163,7 @@ def _explain_answer(code: str, status: int, where: str, seconds: float) -> str:
             where,
             "check ~/.aws/credentials or store.profile",
         )
-    if code in ("RequestTimeTooSkewed",):
+    if code in CLOCK_CODES:
         return must(
             "this host's clock", "right", f"too far off for the store ({answer})", where, "start NTP on this host"
         )

@@ -14,6 +14,7 @@ from steelrail.config.schema import Run
 from steelrail.errors import ConfigError, must
 
 MAX_BYTES = 1_000_000
+MAX_VALUES = 100_000
 
 
 def load_run(path: str | Path) -> Run:
@@ -33,6 +34,7 @@ def parse_run(text: str, where: str) -> Run:
         raise ConfigError(
             must("run file", "a mapping of settings", type(data).__name__, where, "start from config/demo.yaml")
         )
+    _require_bounded(data, where)
     try:
         # Through JSON, so that strict mode takes YAML's lists for tuples and nothing else is guessed.
         return Run.model_validate_json(json.dumps(data))
@@ -42,6 +44,19 @@ def parse_run(text: str, where: str) -> Run:
         raise ConfigError(
             must("run file", "plain text and numbers", _one_line(error), where, "quote dates and the like")
         ) from error
+
+
+def _require_bounded(data: Any, where: str) -> None:
+    """Raise ``ConfigError`` when a few aliases of YAML, each of many others, stand for more than memory holds."""
+    waiting, seen = [data], 0
+    while waiting:
+        seen += 1
+        if seen > MAX_VALUES:
+            do = "write it without aliases (&, *)"
+            raise ConfigError(must("run file", f"of at most {MAX_VALUES} values", "of more", where, do))
+        one = waiting.pop()
+        if isinstance(one, dict | list):
+            waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
 def _read(path: Path) -> str:

@@ -182,6 +182,13 @@ class Slurm(Section):
     )
     cpus_per_rank: int = Field(default=8, ge=1, le=1024, description="CPUs per rank.")
     exclude: tuple[SlurmWord, ...] = Field(default=(), description="Nodes never to use.")
+    spare_nodes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Nodes held, and paid for, beside those that train: one takes a lost or unfit node's place without "
+        "the job going back to the queue.",
+    )
     mail_user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._%+@-]{3,200}$")] | None = Field(
         default=None, description="Address that Slurm mails."
     )
@@ -205,9 +212,11 @@ class Slurm(Section):
         return self
 
     @model_validator(mode="after")
-    def _container_in_slurm(self) -> Slurm:
+    def _in_slurm_alone(self) -> Slurm:
         if self.container is not None and self.executor == "local":
             raise ValueError("container must be left out with executor: local, is given: remove it, or use slurm")
+        if self.spare_nodes and self.executor == "local":
+            raise ValueError(f"spare_nodes must be 0 with executor: local, is {self.spare_nodes}: remove it")
         return self
 
 
@@ -414,6 +423,11 @@ class Checkpoints(Section):
         le=1000,
         description="Keep so many of lowest held-out loss, of those saved at a step where it was measured (0: none).",
     )
+    buddy: bool = Field(
+        default=True,
+        description="Keep a second copy of each node's part on the NVMe of the node after it (from two nodes on; takes "
+        "as much room there again).",
+    )
     max_behind: int = Field(
         default=4,
         ge=1,
@@ -513,6 +527,16 @@ class Run(Section):
     launch: Launch = Field(default=Launch(), description="How endings are answered.")
     cost: Cost = Field(default=Cost(), description="Prices and budget.")
     drills: tuple[Drill, ...] = Field(default=(), description="Faults put in on purpose (none in a real run).")
+
+    @property
+    def held_nodes(self) -> int:
+        """Nodes of the training job: those that train, and the spares."""
+        return self.shape.nodes + self.slurm.spare_nodes
+
+    @property
+    def held_gpus(self) -> int:
+        """GPUs of the training job, which all are paid for."""
+        return self.held_nodes * self.shape.gpus_per_node
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Run:

@@ -216,6 +216,7 @@ def _attempt(one: Attempt) -> dict[str, object]:
         "ending": one.ending.value.replace("_", " "),
         "tone": tone,
         "reason": one.reason,
+        "start": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in one.start.items()),
     }
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from steelrail.artifacts.files import read_artifact
+from steelrail.clients.ends import read_ends
+from steelrail.config.schema import Shape
 from steelrail.fabric.facts import AbsentError, RankError
 from steelrail.fabric.folder import JobFolder
 from steelrail.fabric.whereabouts import Whereabouts, where_they_were
-from steelrail.formats.srun import parse_task_ends
 
 _SAID = 3
 
 
-def say_of_try(folder: JobFolder, world_size: int) -> str:
+def say_of_try(folder: JobFolder, shape: Shape) -> str:
     """Return what the ranks of a try without a report said, those that know best first, and where all were."""
     faults = [read_artifact(path, RankError) for path in sorted(folder.root.glob("error-rank-*.json"))]
     # Of many ranks most only say that the others went away: an error that another try would meet again comes first.
     faults.sort(key=lambda fault: (fault.again, fault.kind != AbsentError.__name__, fault.rank))
     said = [f"rank {fault.rank} on {fault.host} ({fault.doing}): {fault.kind}: {fault.message}" for fault in faults]
-    if not said and folder.srun.exists():
-        ends = parse_task_ends(folder.srun.read_text(errors="replace"))
-        said = [f"rank {end.rank} on {end.host}: {end.how}" for end in ends]
+    if not said:
+        said = [f"rank {end.rank} on {end.host}: {end.how}" for end in read_ends(folder.log, shape.ranks_per_node)]
     found = [read_artifact(path, Whereabouts) for path in folder.root.glob("doing-rank-*.json")]
-    return "; ".join([*(said[:_SAID] or ["no rank said why"]), where_they_were(found, world_size)])
+    return "; ".join([*(said[:_SAID] or ["no rank said why"]), where_they_were(found, shape.world_size)])
 
 
 def may_go_better(folder: JobFolder) -> bool:

@@ -108,7 +108,7 @@ def _read_facts(run: Run, job: JobFolder) -> Facts:
     tries = job.tries()
     report = next((one.report for one in reversed(tries) if one.report.exists()), None)
     if report is None:
-        said = say_of_try(tries[-1], run.shape.world_size) if tries else "no rank was started"
+        said = say_of_try(tries[-1], run.shape) if tries else "no rank was started"
         where = tries[-1].root if tries else job.root
         do = "look at ranks.log and the stacks there, and run fabric again"
         raise FabricError(must("the fabric job's report", "there", f"missing: {said}", where, do))

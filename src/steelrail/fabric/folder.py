@@ -38,11 +38,6 @@ class JobFolder:
         """Standard output and error of the ranks, each line marked with its rank."""
         return self.root / "ranks.log"
 
-    @property
-    def srun(self) -> Path:
-        """What ``srun`` said of the ranks' ends, where there is Slurm."""
-        return self.root / "ranks.srun"
-
     def tries(self) -> tuple[JobFolder, ...]:
         """Return the tries that there were, oldest first."""
         folders = [path for path in self.root.glob("try-*") if path.name[4:].isdigit()]

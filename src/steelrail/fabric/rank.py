@@ -1,4 +1,4 @@
-"""One rank of the fabric job: ``python -m steelrail.fabric.rank <folder of one try>``. An edge.
+"""One rank of the fabric job: ``main`` of a process forked by ``launch.node``, given the folder of one try. An edge.
 
 Reads ``run.json``, measures with all other ranks, and on rank 0 writes ``report.json`` last. The folder tells the rest:
 where a rank is (``doing-rank-N.json``), why it failed (``error-rank-N.json``), and the stacks of its threads, on
@@ -24,6 +24,8 @@ from steelrail.fabric.progress import Progress
 from steelrail.fabric.tries import stacks_seconds
 
 _log = log.logger(__name__)
+# Brings torch: loaded once a node, before the ranks are forked.
+PRELOAD = ("steelrail.fabric.rank_measure",)
 
 
 def main(argv: list[str]) -> int:

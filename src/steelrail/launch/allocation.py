@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from steelrail.clients import clock, process
+from steelrail.clients.ends import read_ends, srun_file
+from steelrail.clients.ranks import NODES
 from steelrail.clients.slurm import Slurm, SlurmAway, without_slurm
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError
 from steelrail.formats.hostlist import expand
 from steelrail.formats.scontrol import JobView
-from steelrail.formats.srun import TaskEnd, parse_task_ends
+from steelrail.formats.srun import TaskEnd
 from steelrail.launch import container
 from steelrail.launch.container import Credentials
 from steelrail.launch.inputs import left_out
@@ -24,7 +27,8 @@ from steelrail.launch.request import CREDENTIAL_FILES, CREDENTIAL_PLACES, gpu_op
 from steelrail.log import logger
 
 _log = logger(__name__)
-_END_SECONDS = 45.0
+_END_SECONDS = 15.0
+_NODE_MODULE = "steelrail.launch.node"
 T = TypeVar("T")
 
 
@@ -63,7 +67,7 @@ class Allocation(Protocol):
         """The host of the supervisor."""
 
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes, the one of rank 0 first."""
+        """Return all nodes that are held, spares included, in Slurm's order."""
 
     def started(self) -> float:
         """Return when this segment began (Unix seconds)."""
@@ -80,8 +84,13 @@ class Allocation(Protocol):
     def preempting(self) -> bool:
         """Return whether Slurm has begun to take the nodes away."""
 
-    def start(self, module: Sequence[str], env: Mapping[str, str], name: str, output: Path) -> Ranks:
-        """Start ``python -m MODULE...`` once a rank; output goes to ``output``, each line marked with its rank."""
+    def start(
+        self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
+    ) -> Ranks:
+        """Start the ranks on nodes, the one of rank 0 first; each is ``main`` of a module with arguments.
+
+        Output goes to ``output``, each line marked with its rank.
+        """
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """Give the nodes back and queue again, without the nodes ``exclude``; false where there is no queue."""
@@ -95,7 +104,8 @@ class Step:
     job_id: str
     name: str
     process: subprocess.Popen[bytes]
-    messages: Path
+    log: Path
+    ranks_per_node: int
     _id: str | None = None
     _asked: float = field(default=float("-inf"))
 
@@ -138,8 +148,8 @@ class Step:
             self.process.wait()
 
     def task_ends(self) -> Sequence[TaskEnd]:
-        """Return what srun said of its tasks."""
-        return parse_task_ends(self.messages.read_text(errors="replace"))
+        """Return what the nodes' processes and srun saw."""
+        return read_ends(self.log, self.ranks_per_node)
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ class SlurmAllocation:
         return cls(run, slurm, env["SLURM_JOB_ID"], int(env.get("SLURM_RESTART_COUNT", "0")), host, nodes)
 
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes in Slurm's order, which is that of the ranks."""
+        """Return what the allocation began with; nodes that Slurm lost since are still among them."""
         return self.node_names
 
     def started(self) -> float:
@@ -193,15 +203,19 @@ class SlurmAllocation:
         view = self._view()
         return view is not None and view.preempted is not None
 
-    def start(self, module: Sequence[str], env: Mapping[str, str], name: str, output: Path) -> Step:
+    def start(
+        self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
+    ) -> Step:
         """Start the ranks by srun in this allocation."""
         output.parent.mkdir(parents=True, exist_ok=True)
-        messages = output.with_suffix(".srun")
         known = _credentials(os.environ)
-        inside = [*container.srun_options(self.run, env, known), *container.program(self.run, module, known)]
-        argv = [*srun_argv(self.run, self.job_id, self.node_names, name, output), *inside]
+        program = node_argv(self.run.shape.ranks_per_node, module, output)
+        env = {**env, NODES: ",".join(nodes)}
+        inside = [*container.srun_options(self.run, env, known), *container.program(self.run, program, known)]
+        argv = [*srun_argv(self.run, self.job_id, nodes, name, output), *inside]
         around = {**without_slurm(os.environ), **container.environment(self.run, env)}
-        return Step(self.slurm, self.job_id, name, process.start(argv, around, messages), messages)
+        srun = process.start(argv, around, srun_file(output))
+        return Step(self.slurm, self.job_id, name, srun, output, self.run.shape.ranks_per_node)
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """Requeue ourselves, then leave nodes out while others remain; Slurm takes that only of a job in the queue."""
@@ -238,6 +252,11 @@ def _persist(call: Callable[[], T]) -> T:
             _log.warning("waiting for Slurm: %s", error)
 
 
+def node_argv(ranks: int, module: Sequence[str], output: Path) -> list[str]:
+    """Return the command of one node's process, from which its ``ranks`` are forked. Pure."""
+    return [sys.executable, "-u", "-m", _NODE_MODULE, str(ranks), str(output), *module]
+
+
 def srun_argv(run: Run, job_id: str, nodes: Sequence[str], name: str, output: Path) -> list[str]:
     """Return the ``srun`` command of one attempt, up to the program. Pure.
 
@@ -251,16 +270,17 @@ def srun_argv(run: Run, job_id: str, nodes: Sequence[str], name: str, output: Pa
         f"--job-name={name}",
         f"--nodes={shape.nodes}",
         f"--nodelist={','.join(nodes)}",
-        f"--ntasks={shape.world_size}",
-        f"--ntasks-per-node={shape.ranks_per_node}",
-        f"--cpus-per-task={run.slurm.cpus_per_rank}",
+        f"--ntasks={shape.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={shape.ranks_per_node * run.slurm.cpus_per_rank}",
         *gpus,
         "--mem=0",
         "--distribution=block",
         "--cpu-bind=none",
+        # A step that a lost node keeps from ending holds what it had.
+        "--overlap",
         "--kill-on-bad-exit=1",
         "--unbuffered",
-        "--label",
         "--open-mode=append",
         f"--output={output}",
         "--export=ALL",
@@ -274,12 +294,12 @@ def _still_enough(slurm: Slurm, run: Run, exclude: Sequence[str]) -> list[str]:
     offers = slurm.partition(run.slurm.partition)
     out = {*exclude, *run.slurm.exclude, *left_out(run)}
     remaining = [one for one in offers if one.up and one.name not in out]
-    if len(remaining) >= run.shape.nodes:
+    if len(remaining) >= run.held_nodes:
         return sorted(out)
     _log.warning(
         "not leaving out %s: only %d other nodes are up, %d are needed",
         ", ".join(exclude),
         len(remaining),
-        run.shape.nodes,
+        run.held_nodes,
     )
     return []

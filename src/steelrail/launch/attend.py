@@ -105,7 +105,7 @@ def _drop_exclusions(run: Run, slurm: Slurm, view: JobView) -> None:
         return
     offers = slurm.partition(view.partition)
     left = [one for one in offers if one.up and one.name not in view.excluded]
-    if len(left) < run.shape.nodes:
+    if len(left) < run.held_nodes:
         _log.warning("no longer leaving out %s: too few other nodes are up", ", ".join(sorted(ours)))
         slurm.update(view.job_id, ExcNodeList=",".join(settled))
 
@@ -128,6 +128,8 @@ def after(
     last = entries[-1]
     if last.action in (Action.STOP, Action.FINISH):
         return Decision(last.action, last.reason)
+    if last.action is Action.REQUEUE and run.slurm.executor == "local":
+        return Decision(Action.STOP, f"{last.reason}; there is no other host")
     return decide([entry.past for entry in entries], run.launch)
 
 

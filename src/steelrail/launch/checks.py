@@ -27,13 +27,13 @@ def check_partition(run: Run, offers: Sequence[NodeOffer], partitions: Sequence[
         raise ClusterError(must("partition", "one of this cluster's", name, "slurm.partition", do))
     allowed = [one for one in offers if one.name not in run.slurm.exclude]
     fitting = [one for one in allowed if fits(run, one)]
-    if len(fitting) < run.shape.nodes:
+    if len(fitting) < run.held_nodes:
         do = "change shape, slurm.cpus_per_rank or slurm.partition"
         raise ClusterError(must(f"partition {name}", f"able to give {_wish(run)}", _offer(run, allowed), "sinfo", do))
     up = [one for one in fitting if one.up]
-    if len(up) < run.shape.nodes:
+    if len(up) < run.held_nodes:
         down = ", ".join(one.name for one in fitting if not one.up)
-        return [f"{len(up)} of {run.shape.nodes} nodes are up in partition {name}; the job waits for more ({down})"]
+        return [f"{len(up)} of {run.held_nodes} nodes are up in partition {name}; the job waits for more ({down})"]
     return []
 
 
@@ -76,7 +76,7 @@ def fits(run: Run, offer: NodeOffer) -> bool:
 
 def _wish(run: Run) -> str:
     cpus = run.shape.ranks_per_node * run.slurm.cpus_per_rank
-    return f"{run.shape.nodes} nodes with {run.shape.gpus_per_node} {run.slurm.gres} and {cpus} CPUs each"
+    return f"{run.held_nodes} nodes with {run.shape.gpus_per_node} {run.slurm.gres} and {cpus} CPUs each"
 
 
 def _offer(run: Run, offers: Sequence[NodeOffer]) -> str:

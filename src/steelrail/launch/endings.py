@@ -58,7 +58,8 @@ class RankFault:
 class Hang:
     """A rank that made no progress: who, where, for how long, and what it was at.
 
-    ``stands_out``: this rank differs from the others; without that its host is not to blame.
+    ``stands_out``: this rank differs from the others; without that its host is not to blame. ``host_silent``: so is
+    every other rank of its host, which is likely gone.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class Hang:
     doing: str
     silent: bool
     stands_out: bool = True
+    host_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Verdict:
     mark: str | None = None
     step: int | None = None
     trace: str = ""
+    host_silent: bool = False
 
 
 def judge(seen: Observed) -> Verdict:
@@ -172,7 +175,8 @@ def _stalled(hang: Hang) -> Verdict:
         return Verdict(Ending.STALLED, reason, mark=f"hang of all ranks: {hang.doing}")
     how = "gave no sign of life" if hang.silent else "made no progress"
     reason = f"rank {hang.rank} on {hang.host} {how} for {hang.seconds:.0f} s, at: {hang.doing}"
-    return Verdict(Ending.STALLED, reason, None, hang.host, hang.rank, f"hang of rank {hang.rank}: {hang.doing}")
+    mark = f"hang of rank {hang.rank}: {hang.doing}"
+    return Verdict(Ending.STALLED, reason, None, hang.host, hang.rank, mark, host_silent=hang.host_silent)
 
 
 def _own_fault(seen: Observed) -> RankFault | None:
@@ -182,9 +186,11 @@ def _own_fault(seen: Observed) -> RankFault | None:
 
 
 def _killed(seen: Observed) -> TaskEnd | None:
-    """The first rank that a signal ended without a word of its own."""
+    """The rank that ended first without a word of its own, if a signal ended it: later ones followed it."""
     spoken = {fault.rank for fault in seen.faults} | set(seen.exits)
-    return next((end for end in seen.task_ends if end.killed and end.rank not in spoken), None)
+    silent = (end for end in seen.task_ends if end.rank not in spoken and (end.killed or end.exit_code is not None))
+    first = next(silent, None)
+    return first if first is not None and first.killed else None
 
 
 def _error(seen: Observed) -> Verdict:

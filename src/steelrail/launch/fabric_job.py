@@ -83,7 +83,8 @@ def _usd_per_second(run: Run) -> Decimal | None:
     except ConfigError as error:
         _log.warning("the cost is not known: %s", error)
         return None
-    return usd_per_second(run, rate)
+    # The fabric job asks for no spares.
+    return usd_per_second(run.model_copy(update={"slurm": run.slurm.model_copy(update={"spare_nodes": 0})}), rate)
 
 
 def _attach(run: Run) -> tuple[JobLine, Path] | None:

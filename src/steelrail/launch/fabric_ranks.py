@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def run_ranks(root: str) -> int:
         _await(_start(run, folder, allocation), try_seconds(run), folder)
         if folder.report.exists():
             return EXIT_DONE
-        _log.warning("%s left no report: %s", folder.root.name, say_of_try(folder, run.shape.world_size))
+        _log.warning("%s left no report: %s", folder.root.name, say_of_try(folder, run.shape))
         if not may_go_better(folder):
             break
     return EXIT_ERROR
@@ -68,9 +67,10 @@ def _start(run: Run, folder: JobFolder, allocation: Allocation) -> Ranks:
         MASTER_PORT: str(free_port()),
         **run.slurm.environment,
     }
-    argv = [sys.executable, "-u", "-m", "steelrail.fabric.rank", str(folder.root)]
     # A step of its own name: Slurm may still know that of the try before.
-    return allocation.start(argv, own, f"fabric-{folder.root.name}", folder.log)
+    return allocation.start(
+        ["steelrail.fabric.rank", str(folder.root)], allocation.nodes(), own, f"fabric-{folder.root.name}", folder.log
+    )
 
 
 def _await(ranks: Ranks, seconds: float, folder: JobFolder) -> None:

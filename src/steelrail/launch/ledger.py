@@ -72,7 +72,8 @@ def entries(events: Iterable[Event]) -> tuple[Entry, ...]:
 
 def past_of(verdict: Verdict, progressed: bool) -> Past:
     """Return an attempt that ended just now as the policy reads it."""
-    return Past(verdict.ending, progressed, verdict.exit_code, verdict.culprit, verdict.mark, verdict.step)
+    past = Past(verdict.ending, progressed, verdict.exit_code, verdict.culprit, verdict.mark, verdict.step)
+    return replace(past, host_silent=verdict.host_silent)
 
 
 def write_start(folder: RunFolder, host: str, entry: Entry) -> None:

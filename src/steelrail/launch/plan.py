@@ -30,7 +30,9 @@ def _shape_line(run: Run) -> str:
     if run.slurm.executor == "local":
         return f"{shape.world_size} ranks on {shape.device}, all on this host, without Slurm"
     gpus = f"{shape.num_gpus} GPUs ({shape.nodes} x {shape.gpus_per_node})"
-    return f"{gpus}, {shape.world_size} ranks on {shape.device}, rack {shape.rack}, partition {run.slurm.partition}"
+    spare = f" and {run.slurm.spare_nodes} spare" if run.slurm.spare_nodes else ""
+    ranks = f"{shape.world_size} ranks on {shape.device}"
+    return f"{gpus}{spare}, {ranks}, rack {shape.rack}, partition {run.slurm.partition}"
 
 
 def _model_line(run: Run, estimate: Plan) -> str:

@@ -35,11 +35,15 @@ class Past:
     culprit: str | None = None
     mark: str | None = None
     step: int | None = None
+    host_silent: bool = False
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, which host to leave out (only ever on evidence), and how long to wait before."""
+    """What to do, why, which host to leave out (only ever on evidence), and how long to wait before.
+
+    ``exclude`` of a restart is a node whose place a spare takes.
+    """
 
     action: Action
     reason: str
@@ -59,10 +63,11 @@ _PAUSE_SECONDS = 5.0
 _FINAL = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
 
 
-def decide(past: Sequence[Past], limits: Launch, room: bool = True) -> Decision:
+def decide(past: Sequence[Past], limits: Launch, room: bool = True, spares: int = -1) -> Decision:
     """Return what follows the last of ``past`` (attempts since this job was submitted, oldest first; at least one).
 
-    ``room``: the segment has time left for another attempt.
+    ``room``: the segment has time left for another attempt. ``spares``: nodes held that are not lost, beyond those that
+    train (-1: one is missing).
     """
     last = past[-1]
     if last.ending is Ending.DONE:
@@ -71,9 +76,11 @@ def decide(past: Sequence[Past], limits: Launch, room: bool = True) -> Decision:
         return Decision(Action.STOP, f"the run was {last.ending.value}")
     if last.ending is Ending.WALLTIME:
         return _after_walltime(past, limits, room)
+    if last.ending is Ending.NODE_FAILURE and spares >= 0 and room:
+        return Decision(Action.RESTART, "node_failure: a spare node takes the lost one's place", last.culprit)
     if last.ending not in _OURS:
         return Decision(Action.REQUEUE, f"{last.ending.value}: the job goes on when Slurm has nodes")
-    return _after_error(past, limits, room)
+    return _after_error(past, limits, room, spares)
 
 
 def _after_walltime(past: Sequence[Past], limits: Launch, room: bool) -> Decision:
@@ -84,18 +91,22 @@ def _after_walltime(past: Sequence[Past], limits: Launch, room: bool) -> Decisio
     return Decision(Action.RESTART if room else Action.REQUEUE, "walltime: saved, going on")
 
 
-def _after_error(past: Sequence[Past], limits: Launch, room: bool) -> Decision:
+def _after_error(past: Sequence[Past], limits: Launch, room: bool, spares: int) -> Decision:
     last = past[-1]
     if last.exit_code in _HOPELESS and last.ending is Ending.JOB_ERROR:
         return Decision(Action.STOP, f"{_HOPELESS[last.exit_code]}: a restart would meet it again")
-    same = _run_length(past, lambda one: one.mark is not None and (one.mark, one.step) == (last.mark, last.step))
+    same = _alike(past)
     if last.ending is Ending.JOB_ERROR and same >= limits.same_error_limit:
         at = "" if last.step is None else f" at step {last.step}"
         return Decision(Action.STOP, f"the same error came {same} times{at}")
     failures = _failures(past)
     if failures > limits.restarts_in_allocation + limits.requeues_without_progress:
         return Decision(Action.STOP, f"{failures} attempts failed without a newer durable checkpoint")
-    if last.exit_code in _OF_THE_HOST or failures > limits.restarts_in_allocation or not room:
+    elsewhere = last.exit_code in _OF_THE_HOST or failures > limits.restarts_in_allocation
+    if spares > 0 and room and last.culprit and (elsewhere or last.host_silent):
+        reason = f"failure {failures} without progress: a spare node takes the culprit's place"
+        return Decision(Action.RESTART, reason, last.culprit)
+    if elsewhere or not room:
         return Decision(
             Action.REQUEUE, f"failure {failures} without progress: requeue without the culprit", last.culprit
         )
@@ -110,6 +121,18 @@ def _failures(past: Sequence[Past]) -> int:
     for one in reversed(past):
         count += one.ending in _OURS
         if one.progressed:
+            break
+    return count
+
+
+def _alike(past: Sequence[Past]) -> int:
+    """How often the last error came in a row: at one step, or without a step known and without progress between."""
+    count, last = 0, past[-1]
+    for one in reversed(past):
+        if one.mark is None or (one.mark, one.step) != (last.mark, last.step):
+            break
+        count += 1
+        if one.step is None and one.progressed:
             break
     return count
 

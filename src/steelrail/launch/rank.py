@@ -1,6 +1,6 @@
-"""One rank of one attempt: ``python -m steelrail.launch.rank <run folder> <attempt>``. An edge.
+"""One rank of one attempt: ``main`` of a process forked by ``launch.node``. An edge.
 
-Heartbeat and signals come before torch, probes before the process group, the fence's epoch from the supervisor.
+Probes come before the process group, the fence's epoch from the supervisor.
 Whatever happens, this process says how it ended: an ``end`` event, an error file if it failed, and its exit code.
 """
 
@@ -20,7 +20,7 @@ from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.files import write_whole
 from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED, RunFolder
 from steelrail.clients import clock, process
-from steelrail.clients.ranks import RankPlace, master, rank_place
+from steelrail.clients.ranks import NODE_STARTED, RankPlace, master, rank_place
 from steelrail.config.drills import drill_at
 from steelrail.config.schema import Category, Run
 from steelrail.errors import SteelrailError
@@ -32,6 +32,14 @@ from steelrail.launch.tally import Tally
 from steelrail.train.drills import perform
 
 _log = log.logger(__name__)
+# Loaded once a node, before the ranks are forked: what brings torch, and what torch and boto3 load at their first use.
+PRELOAD = (
+    "steelrail.launch.rank_train",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.utils.tensorboard",
+    "boto3.s3.inject",
+)
 EPOCH_VARIABLE = "STEELRAIL_EPOCH"
 
 
@@ -62,11 +70,12 @@ class Rank:
 
     def drill(self, category: Category) -> None:
         """Carry out the faults put in on purpose for this category."""
-        perform(drill_at(self.run.drills, category, rank=self.place.rank, attempt=self.attempt), clock.sleep)
+        drills = drill_at(self.run.drills, category, rank=self.place.rank, attempt=self.attempt)
+        perform(drills, clock.now, clock.sleep, self.events)
 
 
 def main(argv: list[str]) -> int:
-    """Live one rank's life and return its exit code."""
+    """Live one rank's life and return its exit code. ``argv``: module, run folder, attempt."""
     ears = Ears()
     ears.start()
     faulthandler.register(signal.SIGQUIT)
@@ -95,7 +104,7 @@ def _live(
     pulse.beat(None, "probes")
     probe_node(run, frozen, folder, place)
     pulse.beat(None, "imports")
-    from steelrail.launch.rank_train import train_rank  # brings torch: seconds, so only once the probes have passed
+    from steelrail.launch.rank_train import train_rank
 
     saved = train_rank(rank, master())
     return (EXIT_SAVED, f"saved on {ears.heard.name if ears.heard else 'a signal'}") if saved else (EXIT_DONE, "done")
@@ -107,6 +116,7 @@ def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:
     path = folder.events(attempt, place.rank)
     events = EventWriter(path, attempt, place.rank, place.host, lambda: moments.pop() if moments else clock.now())
     events.enter("startup")
+    events.write("reached", what="process", since=float(os.environ.get(NODE_STARTED, clock.now())))
     return events
 
 
@@ -150,7 +160,3 @@ def _end(events: EventWriter, code: int, reason: str) -> None:
     sys.stderr.flush()
     # Threads of gloo, NCCL and boto3 would keep Python's own ending waiting.
     os._exit(code)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

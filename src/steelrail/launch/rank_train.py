@@ -25,6 +25,7 @@ from steelrail.fabric.quick import quick_check
 from steelrail.launch import ledger, traces
 from steelrail.launch.inputs import admitting_fabric
 from steelrail.launch.interval import Rhythm, mtbf
+from steelrail.launch.lead import MARGIN_SECONDS, flush_seconds, lead_seconds
 from steelrail.launch.meet import CulpritError, check_company, join, take_device
 from steelrail.launch.resume import resume, said_of_a_save
 from steelrail.shards.loader import (
@@ -42,6 +43,7 @@ from steelrail.shards.stagein import Follower, stage_in
 from steelrail.train.context import Outcome, TrainContext, TrainState
 from steelrail.train.deterministic import pinned
 from steelrail.train.edge import build, train
+from steelrail.train.generators import generator_state
 from steelrail.train.history import to_plain
 from steelrail.train.optimizer import state_for_checkpoint
 
@@ -52,8 +54,6 @@ _log = log.logger(__name__)
 _FLUSH_SLICE_SECONDS = 5.0
 _LAST_FLUSH_SECONDS = 3600.0
 _TERM_FLUSH_SECONDS = 5.0
-# What is left of the lead when the last save must be over: the supervisor ends the ranks and answers in it.
-_LEAD_MARGIN_SECONDS = 45.0
 _FIRST_STEPS = 8
 EXPORT = "export"
 
@@ -85,13 +85,14 @@ def train_rank(rank: Rank, at: Master) -> bool:
     rank.pulse.beat(None, "meet")
     join(rank.place, at, device, rank.run.launch.startup_seconds)
     rank.events.write("note", text=check_company(rank.run, rank.place, device))
+    rank.events.write("reached", what="collective")
     _check_fabric(rank, device)
     data = _begin_staging(rank)
     # Back to start-up, not a second time: its drills have been.
     rank.events.enter("startup")
     rank.pulse.beat(None, "build")
     state = build(rank.run, device)
-    checkpoints, start_step = resume(rank, state)
+    checkpoints, start_step = resume(rank, state, device)
     heldout = _finish_staging(rank, data, start_step)
     for category in ("idle", "lost", "unattributed"):
         if any(drill.where == category for drill in rank.run.drills):
@@ -190,7 +191,9 @@ def _context(
 
     def save(step: int, heldout_loss: float | None) -> None:
         said = {**said_of_a_save(rank, heldout_loss), **to_plain(state.history)}
-        stall_seconds = checkpoints.save(state_for_checkpoint(state.optimizer), step, step * tokens, said)
+        stall_seconds = checkpoints.save(
+            state_for_checkpoint(state.optimizer), step, step * tokens, said, generator_state(device)
+        )
         if rhythm is not None:
             rhythm.saved(step, stall_seconds)
 
@@ -207,6 +210,7 @@ def _context(
         batches=batches,
         heldout=heldout,
         save=save,
+        before_change=checkpoints.before_change,
         beat=rank.pulse.beat,
         stop_requested=rank.ears.asked,
         save_requested=lambda: rhythm is not None and rhythm.due(checkpoints.newest_durable_step or 0),
@@ -243,7 +247,8 @@ def _flush(rank: Rank, checkpoints: Checkpoints, outcome: Outcome) -> None:
     checkpoints.close()
     if done and not durable:
         do = "mend the store and run train again: the last save is on NVMe"
-        raise StoreError(must("last checkpoint", "in the store", "not", repr(Store.open(rank.run.store)), do))
+        fault = f"not ({checkpoints.upload_fault or 'uploads are slow'})"
+        raise StoreError(must("last checkpoint", "in the store", fault, repr(Store.open(rank.run.store)), do))
     if done and checkpoints.newest_durable_step != rank.run.train.steps:
         do = "mend what it names and run train again: it resumes from the checkpoint before"
         fault = f"not ({checkpoints.save_fault or 'it failed'})"
@@ -263,8 +268,8 @@ def _await_written(rank: Rank, checkpoints: Checkpoints, until: float) -> None:
 
 def _writing_seconds(rank: Rank, done: bool) -> float:
     """Seconds for NVMe alone: after a signal nearly all of the lead, since an unwritten save is lost."""
-    lead = rank.run.slurm.lead_seconds
-    return _LAST_FLUSH_SECONDS if done else lead - min(_LEAD_MARGIN_SECONDS, lead / 2)
+    lead = lead_seconds(rank.run, rank.folder, rank.attempt)
+    return _LAST_FLUSH_SECONDS if done else lead - min(MARGIN_SECONDS, lead / 2)
 
 
 def _patience(rank: Rank, done: bool) -> float:
@@ -272,7 +277,7 @@ def _patience(rank: Rank, done: bool) -> float:
         return min(_LAST_FLUSH_SECONDS, 10 * rank.run.store.retry_seconds + 60)
     # After TERM the kill comes within Slurm's KillWait; what is on NVMe is uploaded by the next attempt.
     term = rank.ears.heard is signal.SIGTERM
-    return _TERM_FLUSH_SECONDS if term else rank.run.slurm.lead_seconds / 2
+    return _TERM_FLUSH_SECONDS if term else flush_seconds(rank.run, rank.folder, rank.attempt)
 
 
 def _agreed(mine: bool) -> bool:

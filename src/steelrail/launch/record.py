@@ -24,6 +24,7 @@ from steelrail.launch.inputs import Inputs, read_fabric
 from steelrail.launch.jobs import read_jobs
 from steelrail.launch.ledger import Entry
 from steelrail.launch.segments import with_state
+from steelrail.launch.start import start_parts
 from steelrail.log import logger
 from steelrail.train.plan import usual_mfu
 
@@ -109,6 +110,7 @@ def attempt_of(folder: RunFolder, entry: Entry) -> Attempt:
         first_step=steps.first_step,
         last_step=steps.last_step,
         code_digest=entry.code_digest,
+        start=start_parts(entry.started, traces.first_events(folder, entry.attempt)),
     )
 
 

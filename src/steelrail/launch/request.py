@@ -58,6 +58,9 @@ def train_request(run: Run, key: str, folder: Path, exclude: Collection[str], pr
     ``present`` the names that the submitting shell's environment has.
     """
     saving: dict[str, Option] = {"requeue": True, "signal": f"USR2@{run.slurm.lead_seconds}", "time": run.slurm.minutes}
+    if run.slurm.spare_nodes:
+        # The job goes on without a node that fails.
+        saving |= {"nodes": run.held_nodes, "no_kill": True}
     return _request(run, "train", key, folder, exclude, present, saving)
 
 

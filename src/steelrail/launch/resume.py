@@ -6,6 +6,8 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+import torch
+
 from steelrail import log
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
 from steelrail.checkpoints.keep import HELDOUT_LOSS
@@ -13,9 +15,11 @@ from steelrail.checkpoints.manifest import Plain
 from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
 from steelrail.clients.store import Store
+from steelrail.launch import traces
 from steelrail.train.context import TrainState
 from steelrail.train.deterministic import choices, departure
 from steelrail.train.edge import first_weights, versions
+from steelrail.train.generators import seed_generators, set_generators
 from steelrail.train.history import take_up
 from steelrail.train.optimizer import load_state, state_for_checkpoint
 
@@ -25,14 +29,16 @@ if TYPE_CHECKING:
 _log = log.logger(__name__)
 
 
-def resume(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
+def resume(rank: Rank, state: TrainState, device: torch.device) -> tuple[Checkpoints, int]:
     """Fill ``state`` and return the attempt's checkpoints and the step of the one it came from (0: none).
 
     Initial weights are read, or drawn, only where the key never had a checkpoint; one that is lost is an error.
     """
     rank.enter("restore", "restore")
     checkpoints = _open(rank)
-    found = checkpoints.restore(state_for_checkpoint(state.optimizer))
+    # This run's own events outlive a bucket that was emptied, or that is another one now.
+    known = max(0, traces.newest_durable(rank.folder, rank.attempt))
+    found = checkpoints.restore(state_for_checkpoint(state.optimizer), known)
     if found is None:
         _begin(rank, state)
     else:
@@ -40,6 +46,7 @@ def resume(rank: Rank, state: TrainState) -> tuple[Checkpoints, int]:
         take_up(state.history, found.extra)
     start_step = found.step if found else 0
     load_state(state.optimizer, start_step - len(state.history.skipped))
+    _take_up_generators(rank, found, device)
     return checkpoints, start_step
 
 
@@ -73,6 +80,21 @@ def _begin(rank: Rank, state: TrainState) -> None:
     first_weights(rank.run, state, lambda: rank.pulse.beat(None, "first weights"))
     if rank.place.rank == 0:
         _log.info("training begins from %s", rank.run.train.init_from or f"random weights, seed {rank.run.train.seed}")
+
+
+def _take_up_generators(rank: Rank, found: RestoredFrom | None, device: torch.device) -> None:
+    """Have random numbers go on as saved. Where there is nothing to go on from they begin anew, and that is said."""
+    if found is not None and found.rank_state is not None:
+        set_generators(found.rank_state, device)
+        return
+    place = rank.place
+    seed_generators(rank.run.train.seed, place.rank, place.world_size, found.step if found else 0)
+    if found is not None and place.rank == 0:
+        other = found.world_size != place.world_size
+        why = f"is of {found.world_size} ranks, not {place.world_size}" if other else "holds no state of them"
+        said = f"random generators are seeded anew: the checkpoint of step {found.step} {why}"
+        _log.warning("%s", said)
+        rank.events.write("note", text=said)
 
 
 def _go_on(rank: Rank, found: RestoredFrom) -> None:

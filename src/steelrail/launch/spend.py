@@ -14,17 +14,17 @@ from steelrail.units import SECONDS_PER_HOUR
 
 
 def usd_per_second(run: Run, usd_per_gpu_hour: str | None) -> Decimal | None:
-    """Return what the whole allocation costs a second, or none where no price is known."""
-    if run.shape.num_gpus == 0:
+    """Return what the training job's nodes cost a second, or none where no price is known."""
+    if run.held_gpus == 0:
         return num_cpus(run) * Decimal(run.cost.cpu_usd_per_hour) / SECONDS_PER_HOUR
     if usd_per_gpu_hour is None:
         return None
-    return run.shape.num_gpus * Decimal(usd_per_gpu_hour) / SECONDS_PER_HOUR
+    return run.held_gpus * Decimal(usd_per_gpu_hour) / SECONDS_PER_HOUR
 
 
 def num_cpus(run: Run) -> int:
-    """Return the CPUs of the ranks: what is paid for where there are no GPUs."""
-    return run.shape.world_size * run.slurm.cpus_per_rank
+    """Return the CPUs asked for: what is paid for where there are no GPUs."""
+    return run.held_nodes * run.shape.ranks_per_node * run.slurm.cpus_per_rank
 
 
 def ledger_segments(run: Run, entries: Sequence[Entry], now: float | None) -> tuple[Segment, ...]:
@@ -39,7 +39,7 @@ def ledger_segments(run: Run, entries: Sequence[Entry], now: float | None) -> tu
         before = found.get(name)
         start = min(before.start, entry.segment_started) if before else entry.segment_started
         last = max(before.end, end) if before else end
-        found[name] = Segment("train", *name, "", entry.nodes, start, last, run.shape.num_gpus, num_cpus(run))
+        found[name] = Segment("train", *name, "", entry.nodes, start, last, run.held_gpus, num_cpus(run))
     return tuple(found.values())
 
 

@@ -35,6 +35,7 @@ from steelrail.launch.freeze import Frozen, freeze, run_folder
 from steelrail.launch.inputs import Inputs, check_inputs, left_out, read_inputs, receipt_warnings
 from steelrail.launch.job import SteelrailJob
 from steelrail.launch.jobs import JobLine, add_job, read_jobs, submitit_folder
+from steelrail.launch.lead import check_lead
 from steelrail.launch.lock import only_driver
 from steelrail.launch.plan import show_plan
 from steelrail.launch.probes import probe_store
@@ -88,6 +89,7 @@ def submit_new(run: Run, inputs: Inputs, folder: RunFolder, chosen: dict[str, An
     check_inputs(run, inputs)
     frozen = _freeze(run, inputs, folder)
     check_budget(run, folder, frozen)
+    check_lead(run, folder)
     request = make_request(run, inputs, folder, frozen, chosen)
     _log.info("the request:\n%s", show_start(run, request))
     folder.stop_request.unlink(missing_ok=True)

@@ -7,8 +7,7 @@ start the ranks, watch them, say why they ended, and restart inside the allocati
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from steelrail import log
@@ -61,24 +60,37 @@ def main(root: str) -> str:
 
 def supervise(site: Site) -> str:
     """Run attempts until one is the last of this segment; return its ending."""
+    nodes, out = site.allocation.nodes()[: site.run.shape.nodes], set[str]()
     while True:
         early = _reason_not_to_start(site)
         if early is not None:
             return early
-        verdict = _attempt(site)
+        verdict = _attempt(site, nodes)
         if not _still_ours(site, verdict):
             _log.info("Slurm has taken this segment back; the next one says how it ended")
             return "requeued"
-        decision = _decide(site, verdict)
+        out |= set(site.allocation.lost())
+        decision = _decide(site, verdict, out)
         if decision.action is Action.RESTART:
+            out |= {decision.exclude} if decision.exclude else set()
+            nodes = replaced(nodes, site.allocation.nodes(), out)
             clock.sleep(decision.pause_seconds)
             continue
         return _leave(site, verdict, decision)
 
 
-def _attempt(site: Site) -> Verdict:
+def replaced(nodes: Sequence[str], held: Sequence[str], out: Collection[str]) -> tuple[str, ...]:
+    """Return ``nodes`` with a spare of ``held`` in the place of each that is out, while there are spares. Pure.
+
+    The others keep their places: what their NVMe holds is their own ranks'.
+    """
+    spares = [one for one in held if one not in nodes and one not in out]
+    return tuple(spares.pop(0) if one in out and spares else one for one in nodes)
+
+
+def _attempt(site: Site, nodes: Sequence[str]) -> Verdict:
     """Start the ranks once, watch them to their end, and return why they ended."""
-    entry = _entry(site)
+    entry = _entry(site, nodes)
     try:
         entry = _with_epoch(entry, site.claim())
     except SteelrailError as error:
@@ -95,9 +107,13 @@ def _attempt(site: Site) -> Verdict:
 
 
 def _start(site: Site, entry: Entry) -> Ranks:
-    argv = [sys.executable, "-u", "-m", RANK_MODULE, str(site.folder.root), str(entry.attempt)]
+    module = [RANK_MODULE, str(site.folder.root), str(entry.attempt)]
     return site.allocation.start(
-        argv, rank_environment(site.run, site.frozen, entry), attempt_name(entry), site.folder.log(entry.attempt)
+        module,
+        entry.nodes,
+        rank_environment(site.run, site.frozen, entry),
+        attempt_name(entry),
+        site.folder.log(entry.attempt),
     )
 
 
@@ -133,7 +149,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         asked=seen.asked,
         terminated=site.flags.terminated or traces.all_terminated(site.folder, entry.attempt, world),
         near_limit=seconds_left(seen) < lead + 90,
-        lost_nodes=site.allocation.lost() if code else (),
+        lost_nodes=tuple(one for one in site.allocation.lost() if one in entry.nodes) if code else (),
         lived=traces.lived(site.folder, entry.attempt, world),
     )
 
@@ -150,8 +166,8 @@ def _still_ours(site: Site, verdict: Verdict) -> bool:
     return site.allocation.mine()
 
 
-def _decide(site: Site, verdict: Verdict) -> Decision:
-    """Write the end of the newest attempt and return what follows."""
+def _decide(site: Site, verdict: Verdict, out: Collection[str]) -> Decision:
+    """Write the end of the newest attempt and return what follows. ``out``: nodes that are lost or were left out."""
     entries = ledger.read(site.folder)
     last = entries[-1]
     durable = traces.steps_of(site.folder, last.attempt).durable
@@ -160,7 +176,8 @@ def _decide(site: Site, verdict: Verdict) -> Decision:
     past = [*this_job, ledger.past_of(verdict, progressed)]
     ends = site.allocation.ends()
     room = ends is None or ends - clock.now() > 2 * site.run.slurm.lead_seconds + 60
-    decision = decide(past, site.run.launch, room)
+    spares = len(set(site.allocation.nodes()) - set(out)) - site.run.shape.nodes
+    decision = decide(past, site.run.launch, room, spares)
     if site.flags.terminated and decision.action is Action.RESTART:
         decision = Decision(Action.REQUEUE, "the nodes are being taken away")
     ledger.write_end(site.folder, site.allocation.host, last.attempt, verdict, progressed, decision.action)
@@ -205,13 +222,13 @@ def _reason_not_to_start(site: Site) -> str | None:
     return None
 
 
-def _entry(site: Site) -> Entry:
+def _entry(site: Site, nodes: Sequence[str]) -> Entry:
     return Entry(
         attempt=max((entry.attempt for entry in ledger.read(site.folder)), default=0) + 1,
         job_id=site.allocation.job_id,
         segment=site.allocation.segment,
         segment_started=site.allocation.started(),
-        nodes=site.allocation.nodes(),
+        nodes=tuple(nodes),
         epoch=None,
         code_digest=site.frozen.code_digest,
         started=clock.now(),

@@ -47,9 +47,26 @@ def rank_events(folder: RunFolder, attempt: int, rank: int) -> list[Event]:
     return list(read_events(path)) if path.exists() else []
 
 
+def first_events(folder: RunFolder, attempt: int) -> list[Event]:
+    """Return the events of rank 0 up to its first step, that one included: the start of an attempt."""
+    found: list[Event] = []
+    path = folder.events(attempt, 0)
+    for event in read_events(path) if path.exists() else ():
+        found.append(event)
+        if event.kind == "step":
+            break
+    return found
+
+
 def newest_steps(folder: RunFolder, attempt: int, count: int) -> list[Event]:
     """Return the last ``step`` events of rank 0, at most ``count``, from the end of its file: long runs have many."""
     return [event for event in _tail(folder.events(attempt, 0)) if event.kind == "step"][-count:]
+
+
+def upload_seconds(folder: RunFolder, attempt: int) -> list[float]:
+    """Return what the newest saves of an attempt took from NVMe to the store, from the end of rank 0's file."""
+    stored = (event for event in _tail(folder.events(attempt, 0)) if event.kind == "durable")
+    return [float(event.data["seconds"]) for event in stored if event.data["where"] == "store"]
 
 
 def _tail(path: Path) -> list[Event]:

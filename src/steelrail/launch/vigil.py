@@ -13,6 +13,7 @@ from steelrail.errors import SteelrailError
 from steelrail.launch import ledger, traces
 from steelrail.launch.allocation import Ranks
 from steelrail.launch.endings import Hang
+from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
 from steelrail.launch.site import Site, over_budget
 from steelrail.launch.watch import Watch, find_hang, observe
@@ -24,6 +25,10 @@ _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _SLURM_LOOK_SECONDS = 20.0
 _ASK_AGAIN_SECONDS = 10.0
+# For ranks to go by themselves once one of them is gone; those of its node have less (``launch.node``).
+_FOLLOW_SECONDS = 5.0
+# For ranks to write their stacks.
+_STACKS_SECONDS = 2.0
 # Between our last word and Slurm's: enough to requeue before the limit kills us.
 _MARGIN_SECONDS = 20.0
 Asked = Literal["stop", "budget", "walltime"]
@@ -39,6 +44,8 @@ class Seen:
     asked_at: float = 0.0
     sent_at: float = 0.0
     ends: float | None = None
+    first_end: float | None = None
+    lead: float = 0.0
     slurm_looked: float = field(default=float("-inf"))
 
 
@@ -67,7 +74,7 @@ def _note_step(site: Site, entry: Entry, ranks: Ranks) -> bool:
 
 def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
     """One look at heartbeats, clock, money and wishes."""
-    _look_at_slurm(site, seen, clock.monotonic())
+    _look_at_slurm(site, entry, seen, clock.monotonic())
     # After Slurm, which may have kept us waiting: what is read now must not be dated back.
     now = clock.monotonic()
     beats = traces.heartbeats(site.folder, entry.attempt, site.run.shape.world_size)
@@ -77,17 +84,29 @@ def _look(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> None:
         seen.hang = find_hang(seen.watch, site.run.shape.world_size, now, limits.hang_seconds, limits.startup_seconds)
         if seen.hang is not None:
             _log.error("rank %d on %s hangs (%.0f s, %s): ending the attempt", *_words(seen.hang))
+            _take_stacks(ranks)
             ranks.kill()
             return
     if site.flags.terminated and site.run.slurm.executor == "local" and seen.asked is None:
         _ask(ranks, seen, "stop", now)
     _ask_if_due(site, ranks, seen, now)
     _end_if_late(site, ranks, seen, now)
+    _end_if_alone(ranks, seen, now)
 
 
-def _look_at_slurm(site: Site, seen: Seen, now: float) -> None:
+def _take_stacks(ranks: Ranks) -> None:
+    """Have every rank write the stacks of its threads into the attempt's log; it needs no interpreter for that."""
+    try:
+        ranks.signal("QUIT")
+        clock.sleep(_STACKS_SECONDS)
+    except SteelrailError as error:
+        _log.warning("the ranks could not be asked for their stacks: %s", error)
+
+
+def _look_at_slurm(site: Site, entry: Entry, seen: Seen, now: float) -> None:
     if now - seen.slurm_looked < _SLURM_LOOK_SECONDS or site.flags.terminated:
         return
+    seen.lead = lead_seconds(site.run, site.folder, entry.attempt)
     try:
         seen.ends = site.allocation.ends() or seen.ends
     finally:
@@ -105,7 +124,7 @@ def _ask_if_due(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
         _ask(ranks, seen, "stop", now)
     elif over_budget(site):
         _ask(ranks, seen, "budget", now)
-    elif site.flags.signalled or seconds_left(seen) < site.run.slurm.lead_seconds - 5:
+    elif site.flags.signalled or seconds_left(seen) < seen.lead - 5:
         # Slurm's own signal comes up to 60 s before the lead; this one is for when it did not.
         _ask(ranks, seen, "walltime", now)
 
@@ -125,12 +144,19 @@ def _ask_again(ranks: Ranks, seen: Seen, now: float) -> None:
 
 def _end_if_late(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
     """End ranks that were asked to save and did not in time, so that we can still answer before Slurm ends us."""
-    overdue = seen.asked is not None and now - seen.asked_at > max(
-        site.run.slurm.lead_seconds, site.run.launch.hang_seconds
-    )
+    overdue = seen.asked is not None and now - seen.asked_at > max(seen.lead, site.run.launch.hang_seconds)
     if overdue or seconds_left(seen) < min(_MARGIN_SECONDS, site.run.slurm.lead_seconds / 2):
         _log.warning("the ranks did not end in time: ending them")
         seen.asked = seen.asked or "walltime"
+        ranks.kill()
+
+
+def _end_if_alone(ranks: Ranks, seen: Seen, now: float) -> None:
+    """End ranks that outlive one that is gone: srun waits for them as long as Slurm's KillWait, 30 s by default."""
+    if seen.first_end is None and ranks.task_ends():
+        seen.first_end = now
+    if seen.first_end is not None and now - seen.first_end > _FOLLOW_SECONDS:
+        _log.warning("the ranks did not follow one that is gone: ending them")
         ranks.kill()
 
 

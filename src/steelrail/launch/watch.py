@@ -68,7 +68,8 @@ def find_hang(watch: Watch, world_size: int, now: float, hang_seconds: float, st
         return Hang(missing, "?", late, "starting", True) if late > max(limit, startup_seconds / 2) else None
     quiet = max(watch.ranks.items(), key=lambda item: now - item[1].heard)
     if now - quiet[1].heard > (limit if quiet[1].beat.doing not in LOADING else max(limit, LOADING_SECONDS)):
-        return _hang(quiet[0], quiet[1], now - quiet[1].heard, silent=True)
+        hang = _hang(quiet[0], quiet[1], now - quiet[1].heard, silent=True)
+        return replace(hang, host_silent=_is_silent(watch, quiet[1].beat.host, world_size, now))
     idle = now - max(one.advanced for one in watch.ranks.values())
     if idle <= (limit if _in_steps(watch) else max(limit, startup_seconds)):
         return None
@@ -77,6 +78,12 @@ def find_hang(watch: Watch, world_size: int, now: float, hang_seconds: float, st
     hang = _hang(rank, seen, idle, silent=now - seen.heard > SILENT_SECONDS)
     alike = [other for other, one in ordered if _class(one, now) == _class(seen, now)]
     return replace(hang, stands_out=len(alike) < world_size or world_size == 1)
+
+
+def _is_silent(watch: Watch, host: str, world_size: int, now: float) -> bool:
+    """Whether all ranks of a host are silent, and others are not."""
+    there = [now - one.heard > SILENT_SECONDS for one in watch.ranks.values() if one.beat.host == host]
+    return all(there) and len(there) < world_size
 
 
 def _class(seen: Seen, now: float) -> tuple[bool, int, bool]:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from steelrail.artifacts.corpus import CorpusManifest
 from steelrail.artifacts.files import read_artifact, results_folder, write_artifact
 from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.artifacts.shards import PartManifest, ShardsManifest
 from steelrail.clients import clock
+from steelrail.clients.process import limit_memory
 from steelrail.clients.provenance import provenance
 from steelrail.clients.store import MissingObjectError, Store
 from steelrail.clients.store_requests import note_answered
@@ -26,6 +29,8 @@ from steelrail.shards.tokenizer import digest_of
 from steelrail.units import show_bytes, show_seconds
 
 _log = logger(__name__)
+# Stacks of threads and the like: asked for and never touched.
+_UNTOUCHED_BYTES = 512 * 2**20
 
 
 def manifest_path(run: Run) -> Path:
@@ -84,6 +89,17 @@ def make_part(run: Run, part: int) -> PartManifest:
         note_answered(results_folder(run), "shards", plan.key)
     write_artifact(part_path(run, part), manifest)
     return manifest
+
+
+def run_part(run: Run, part: int) -> PartManifest:
+    """Do ``make_part`` with ``shards.memory_mb`` of memory at most: in a process of its own, since files are foreign.
+
+    A file made to unpack into more than that ends in an ``InputError`` that names it.
+    """
+    # Arrow's own allocator takes a GiB ahead, whatever is read.
+    pa.set_memory_pool(pa.system_memory_pool())
+    limit_memory(run.shards.memory_mb * 2**20 + _UNTOUCHED_BYTES)
+    return make_part(run, part)
 
 
 def gather(run: Run) -> ShardsManifest:

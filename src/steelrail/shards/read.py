@@ -38,6 +38,9 @@ def read_rows(source: Source, groups: Sequence[int], column: str) -> Iterator[li
             rows = batch_rows(parquet.metadata.row_group(group), column)
             batches = parquet.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False)
             yield from (as_bytes(batch.column(0)) for batch in batches)
+    except MemoryError as error:
+        do = "raise shards.memory_mb, or leave the file out of corpus.paths"
+        raise InputError(must("row of a corpus file", "within shards.memory_mb", "bigger", source.uri, do)) from error
     except (OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split())[:200]
         raise InputError(

@@ -68,8 +68,9 @@ class TrainContext:
 
     - ``start_step`` finished updates that the restored state has seen; ``batches(start_step)`` yields the batches after
     - ``heldout`` this rank's held-out batches, equally many on every rank (none: no held-out loss)
-    - ``save(step, heldout_loss)`` makes a checkpoint of the live state, and returns when the state may change again;
-      the loss is that of this very step (none: it was not measured at it)
+    - ``save(step, heldout_loss)`` makes a checkpoint of the live state; the loss is that of this very step (none: it
+      was not measured at it)
+    - ``before_change()`` comes before every update: only after it may the state change that a save is made of
     - ``beat(step, doing)`` keeps the heartbeat; ``stop_requested`` and ``save_requested`` say what this rank was told
     - ``epoch_sequences`` sequences in one epoch of the data's order (none: not said where a bad batch is named)
     - ``export_folder`` where final weights go; ``tokenizer`` a Hugging Face tokenizer.json to put beside them
@@ -86,6 +87,7 @@ class TrainContext:
     batches: Callable[[int], Iterator[LocalBatch]]
     heldout: Sequence[HeldoutBatch]
     save: Callable[[int, float | None], None]
+    before_change: Callable[[], None]
     beat: Callable[[int, str], None]
     stop_requested: Callable[[], bool]
     save_requested: Callable[[], bool]

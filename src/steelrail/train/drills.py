@@ -11,6 +11,8 @@ from steelrail.config.schema import Drill
 if TYPE_CHECKING:  # a rank has drills before it has torch
     from torch import Tensor
 
+    from steelrail.artifacts.events import EventWriter
+
 # A code that nothing else uses: an ending by drill can be told from any other.
 EXIT_BY_DRILL = 99
 _HOUR_SECONDS = 3600.0
@@ -20,15 +22,20 @@ class DrillError(RuntimeError):
     """Raised on purpose."""
 
 
-def perform(drills: tuple[Drill, ...], sleep: Callable[[float], None]) -> None:
-    """Do what the drills say, on this rank, now. ``sleep`` takes seconds.
+def perform(
+    drills: tuple[Drill, ...], now: Callable[[], float], sleep: Callable[[float], None], events: EventWriter
+) -> None:
+    """Do what the drills say, on this rank, now. ``now`` gives Unix seconds, ``sleep`` takes seconds.
 
+    A wait that is over leaves an event of its own: the bill can be held against what was really waited.
     ``exit`` ends the process without a word, as a crash would; ``hang`` never returns and leaves other threads running.
     ``nan`` is no deed of its own moment: see ``spoil``.
     """
     for drill in drills:
         if drill.kind == "wait":
+            start = now()
             sleep(drill.seconds)
+            events.write("drill", where=drill.where, start=start, seconds=now() - start)
         elif drill.kind == "raise":
             raise DrillError(f"raised on purpose in {drill.where} at step {drill.at_step} by a drill of the run file")
         elif drill.kind == "exit":

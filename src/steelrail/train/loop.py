@@ -129,6 +129,7 @@ def _compute(context: TrainContext, state: TrainState, clock: Clock, batch: Loca
     mean, size = float(total.item()) / tokens, float(norm.item())
     fault = fault_of(state.history, train.bad_step, mean, size)
     if fault is None:
+        context.before_change()
         update(state.optimizer, learning_rate(train.optimizer, train.steps, number), norm)
         keep_loss(state.history, train.bad_step, mean)
     clear_gradients(state.optimizer)
@@ -210,7 +211,7 @@ def _global_tokens(context: TrainContext) -> int:
 
 
 def _drill(context: TrainContext, clock: Clock, where: Category, step: int, since: int | None = None) -> None:
-    perform(_drills(context, where, step, since), clock.sleep)
+    perform(_drills(context, where, step, since), clock.now, clock.sleep, context.events)
 
 
 def _drills(context: TrainContext, where: Category, step: int, since: int | None = None) -> tuple[Drill, ...]:

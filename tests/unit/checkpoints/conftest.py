@@ -35,7 +35,8 @@ def _environment() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+# One a module: moto's mock_aws in a module before, of the same process, empties this server too.
+@pytest.fixture(scope="module")
 def store_settings(_environment: None) -> Iterator[dict[str, Any]]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

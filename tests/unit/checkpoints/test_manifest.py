@@ -100,3 +100,5 @@ def test_taken_over_manifest_names_its_origin_and_new_keepers() -> None:
     assert (new.id, new.parent_step, new.parent_epoch) == (StepId(4, 5), 4, 2)
     assert [(one.name, one.host) for one in new.files_of(0)] == [("__1_0.distcp", "a")]
     assert new.size_bytes == 30
+    again = m.rehome(new, 7, {METADATA: 1, "__0_0.distcp": 1, "__1_0.distcp": 0}, {0: "a", 1: "b"})
+    assert (again.id, again.trained, manifest().trained) == (StepId(4, 7), StepId(4, 2), StepId(4, 2))

@@ -4,7 +4,7 @@ from typing import Any
 
 from steelrail.checkpoints.layout import METADATA, StepId
 from steelrail.checkpoints.lineage import Resumed
-from steelrail.checkpoints.manifest import CheckpointFile, Manifest
+from steelrail.checkpoints.manifest import CheckpointFile, Manifest, rehome
 from steelrail.checkpoints.newest import LocalView, StoreView, candidates, must_not_start_over
 
 NAMES = frozenset((METADATA, "__0_0.distcp", "__1_0.distcp"))
@@ -55,6 +55,16 @@ def test_save_that_lacks_a_nodes_part_is_passed_over_and_said() -> None:
 
 def test_save_of_a_replaced_history_is_passed_over() -> None:
     assert steps(view((6, 1), (4, 1), resumed=(Resumed(2, 4, 1),))) == [(4, 1, True)]
+
+
+def test_state_that_was_taken_over_counts_while_either_of_its_names_does() -> None:
+    taken = rehome(manifest(6, 1), 2, dict.fromkeys(NAMES, 0), {0: "a"})
+    nodes = [LocalView(0, ((taken, NAMES), (manifest(8, 2), NAMES)), ())]
+    # Attempt 3 ran on quite other nodes, from the same state under its older name.
+    found, reasons = candidates(view(resumed=(Resumed(2, 6, 1), Resumed(3, 6, 1))), nodes)
+    assert [one.manifest.id for one in found] == [StepId(6, 2)]
+    assert reasons == ["0000000008-00000002: a later attempt resumed from before it"]
+    assert candidates(view(resumed=(Resumed(2, 6, 1), Resumed(3, 4, 1))), nodes)[0] == []
 
 
 def test_fresh_key_may_start_at_step_0() -> None:

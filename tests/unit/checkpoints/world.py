@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from steelrail.checkpoints import edge, fence, restore, save, upload
+from steelrail.checkpoints import bring, buddy, edge, fence, restore, save, upload
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
 from steelrail.clients.ranks import RankPlace
 from steelrail.clients.store import Store
@@ -40,6 +40,7 @@ from steelrail.train.context import Outcome
 WIDTH, BATCH, RANKS_PER_NODE = 12, 8, 2
 upload.REPEAT_SECONDS = 0.1
 upload.RECEIPT_POLL_SECONDS = 0.02
+buddy.PAUSE_SECONDS = 0.1
 edge.BEAT_SECONDS = rank_train._FLUSH_SLICE_SECONDS = 0.2
 
 
@@ -116,7 +117,7 @@ def fail_restore(where: str) -> None:
     if where == "read_data":
         restore.FolderReader.read_data = fail  # type: ignore[method-assign]
     else:
-        setattr(restore, where, fail)
+        setattr(bring if where == "sha256_file" else restore, where, fail)
 
 
 def last_flush(checkpoints: Checkpoints, lead_seconds: float, steps: int, beat: Callable[..., None], how: str) -> None:
@@ -129,7 +130,7 @@ def last_flush(checkpoints: Checkpoints, lead_seconds: float, steps: int, beat: 
     )
     pulse = SimpleNamespace(beat=beat, step=steps, doing="step")
     events, ears = SimpleNamespace(enter=lambda category: None), SimpleNamespace(heard=signal.SIGUSR2)
-    rank: Any = SimpleNamespace(run=run, pulse=pulse, events=events, ears=ears)
+    rank: Any = SimpleNamespace(run=run, pulse=pulse, events=events, ears=ears, folder=None, attempt=0)
     rank_train._flush(rank, checkpoints, Outcome[how])
 
 
@@ -141,6 +142,27 @@ def slow_store(store: Store, seconds: float) -> None:
         return real(key, path)
 
     store.put_file = slow  # type: ignore[method-assign]
+
+
+def deafen(checkpoints: Checkpoints) -> None:
+    """This node answers its peers no more."""
+    assert checkpoints._peers is not None
+    checkpoints._peers.close()
+
+
+def await_copied(checkpoints: Checkpoints, result: dict[str, Any], step: int) -> None:
+    """Return when every node that is to copy has said that it did, or that it could not."""
+
+    def over() -> bool:
+        copied = any(kind == "copied" and data["step"] == step for kind, data in result["events"])
+        return copied or any(
+            kind == "note" and f"no second copy of step {step} " in data["text"] for kind, data in result["events"]
+        )
+
+    until = time.monotonic() + 20
+    while checkpoints._copier is not None and not over() and time.monotonic() < until:
+        time.sleep(0.02)
+    dist.barrier()
 
 
 def attempt(rank: int, order: dict[str, Any], result: dict[str, Any]) -> None:
@@ -162,10 +184,10 @@ def attempt(rank: int, order: dict[str, Any], result: dict[str, Any]) -> None:
     tiny = Tiny()
     if order.get("spoil"):
         tiny.spoil()
-    if order.get("slow_restore_store"):
-        slow_store(store, order["slow_restore_store"])
     if order.get("fail_restore", [-1])[0] == rank:
         fail_restore(order["fail_restore"][1])
+    if node in order.get("deaf", ()):
+        deafen(checkpoints)
     found = checkpoints.restore(tiny.state)
     if found is not None:
         fields = dataclasses.asdict(found)
@@ -203,6 +225,8 @@ def train(
         fence.claim(store, "run", order["key"])
     if "flush" in order:
         result["flushed"] = checkpoints.flush(order["flush"])
+    if "await_copied" in order:
+        await_copied(checkpoints, result, order["await_copied"])
     result["durable"] = checkpoints.newest_durable_step
     result["behind"] = checkpoints.behind
 

@@ -23,6 +23,13 @@ def test_a_steps_own_counts_win_over_its_jobs() -> None:
     assert place.ranks_per_node == 2
 
 
+def test_the_order_of_nodes_is_the_one_given_where_each_has_one_task() -> None:
+    alone = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}
+    given = {**alone, "STEELRAIL_NODES": "node1,node3,node5,node4"}
+    assert place_from(alone, "x") == RankPlace(2, 4, 0, 2, 4, "node3")
+    assert place_from(given, "x") == RankPlace(1, 4, 0, 1, 4, "node3")
+
+
 def test_an_explicit_rank_wins_inside_a_slurm_job() -> None:
     env = {**STEP, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert place_from(env, "head.example.org") == RankPlace(3, 4, 1, 1, 2, "head")

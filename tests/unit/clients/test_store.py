@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import logging
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,7 @@ class Scripted(http.server.ThreadingHTTPServer):
     def __init__(self, *script: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.script, self.objects, self.seen = list(script), dict[str, bytes](), list[str]()
+        self.proofs: list[str | None] = []
         self.ignore_conditions = False
 
     @property
@@ -95,6 +98,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return step
 
     def do_PUT(self) -> None:
+        self.server.proofs.append(self.headers.get("x-amz-checksum-crc32"))
         if not self.scripted():
             return
         taken = (
@@ -298,13 +302,44 @@ def test_store_that_ignores_conditions_is_refused(serve: type[Scripted]) -> None
 
 
 @pytest.mark.parametrize(
-    "fault", ["503:SlowDown", "500", "429:TooManyRequests", "reset", "truncate", "400:RequestTimeout"]
+    "fault",
+    [
+        "503:SlowDown",
+        "500",
+        "429:TooManyRequests",
+        "reset",
+        "truncate",
+        "400:RequestTimeout",
+        "400:XAmzContentSHA256Mismatch",
+    ],
 )
 def test_passing_fault_is_repeated_until_the_body_is_whole(serve: type[Scripted], fault: str) -> None:
     server = serve(fault, fault)
     server.objects["/bucket/a"] = b"whole body"
     assert server.store.get("a") == b"whole body"
     assert server.seen == ["GET"] * 3
+
+
+def test_what_is_put_carries_its_crc32_so_that_a_server_refuses_bytes_that_changed_on_the_way(
+    serve: type[Scripted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve("400:BadDigest", "serve", "400:BadDigest")
+    assert server.store.put("a", b"put") is None
+    assert server.store.put_if_absent("b", b"if absent") is True
+    proofs = [store_transfer.crc32_of(data) for data in (b"put", b"if absent")]
+    assert proofs[0] == base64.b64encode(zlib.crc32(b"put").to_bytes(4, "big")).decode()
+    assert server.proofs == [proofs[0]] * 2 + [proofs[1]] * 2
+
+
+def test_a_part_carries_its_crc32(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_transfer, "PART_BYTES", 5 * 2**20)
+    (tmp_path / "up").write_bytes(bytes(6 * 2**20))
+    sent: list[str] = []
+    store._client.meta.events.register(
+        "before-call.s3.UploadPart", lambda params, **_: sent.append(params["headers"]["x-amz-checksum-crc32"])
+    )
+    store.put_file("file", tmp_path / "up")
+    assert sorted(sent) == sorted(store_transfer.crc32_of(bytes(size * 2**20)) for size in (5, 1))
 
 
 def test_truncated_file_is_fetched_again(serve: type[Scripted], tmp_path: Path) -> None:
@@ -357,6 +392,18 @@ def test_final_fault_fails_at_the_first_answer_and_names_what_is_missing(
     with pytest.raises(StoreError, match=message):
         server.store.put("a", b"")
     assert server.seen == ["PUT"]
+
+
+def test_refused_keys_are_read_again_and_used_when_they_are_others(
+    serve: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve("403:InvalidAccessKeyId", "403:InvalidAccessKeyId")
+    store = server.store
+    with pytest.raises(StoreError, match="store credentials must be known to the store"):
+        store.put("a", b"")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "replaced")
+    store.put("a", b"")
+    assert server.seen == ["PUT"] * 3
 
 
 def test_expired_token_is_read_again_once(serve: type[Scripted]) -> None:

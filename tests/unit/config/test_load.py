@@ -97,6 +97,12 @@ def test_what_is_no_run_file_ends_in_a_clear_error(text: str) -> None:
     assert "must be" in message_of(text)
 
 
+def test_aliases_that_stand_for_more_than_memory_holds_are_refused_at_once() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 30)]
+    assert "run file must be of at most 100000 values, is of more" in message_of("\n".join(lines))
+
+
 def test_a_missing_run_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run file must be a file, is missing \(.*nowhere.yaml\)"):
         load_run(tmp_path / "nowhere.yaml")

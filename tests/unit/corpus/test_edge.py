@@ -130,6 +130,14 @@ def test_an_empty_prefix_and_a_missing_bucket_are_told_apart(s3: Any, make_run: 
         list_corpus(make_run("s3://no-such-bucket/x"))
 
 
+def nested(data: bytes) -> bytes:
+    kind, sink = pa.string(), io.BytesIO()
+    for _ in range(150):
+        kind = pa.struct([("a", kind)])
+    pq.write_table(pa.schema([("text", pa.string()), ("deep", kind)]).empty_table(), sink)
+    return sink.getvalue()
+
+
 def damaged_footer(data: bytes) -> bytes:
     return data[:-20] + b"\xff" * 12 + data[-8:]
 
@@ -141,6 +149,7 @@ def damaged_footer(data: bytes) -> bytes:
         (lambda data: b"", "must be Parquet, is not"),
         (lambda data: data[: len(data) // 2], "must be whole, is truncated"),
         (damaged_footer, "damaged"),
+        (nested, "Parquet schema too deeply nested"),
     ],
 )
 @pytest.mark.parametrize("where", ["disk", "s3"])

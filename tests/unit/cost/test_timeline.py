@@ -62,6 +62,28 @@ def test_a_word_on_requests_proves_no_progress_of_a_rank_that_was_killed() -> No
     assert found == [(0, 10, "restore"), (10, 100, "lost")]
 
 
+def drill(start: float, time: float) -> Event:
+    return event(time, "drill", where="restore", start=start, seconds=time - start)
+
+
+@pytest.mark.parametrize("drills", [(drill(2, 4),), (drill(12, 14),), (drill(21, 22),), (drill(31, 39), drill(41, 45))])
+def test_a_word_on_a_drill_moves_no_time(drills: tuple[Event, ...]) -> None:
+    told = (
+        enter(1, "restore"),
+        enter(10, "productive"),
+        step(1, 10, 20, data_wait=2.0),
+        enter(20, "checkpoint"),
+        enter(30, "productive"),
+        step(2, 30, 40, communication=8.0),
+    )
+    for last in ((), (event(50, "end", exit_code=0),)):
+        assert seconds(*told, *drills, *last) == seconds(*told, *last)
+
+
+def test_a_word_on_a_drill_before_the_first_step_proves_that_its_rank_lived_in_the_open_category() -> None:
+    assert spans(enter(0, "restore"), drill(10, 40)) == [(0, 40, "restore"), (40, 100, "lost")]
+
+
 def test_a_heldout_loss_between_steps_trains_or_replays_with_them() -> None:
     events = (enter(0, "productive"), step(1, 0, 10), step(2, 14, 20), step(3, 26, 30), event(30, "end", exit_code=0))
     assert seconds(*events, end=30, replayed_to=1) == {"replayed": 14.0, "productive": 16.0}
@@ -144,7 +166,7 @@ def test_spans_cover_the_window_once_whatever_a_rank_says(seed: int) -> None:
     for _ in range(chance.randrange(30)):
         time = chance.uniform(-20, 130)
         kind = chance.choice(
-            ["enter", "step", "step", "note", "durable", "end"] if chance.random() < 0.1 else ["enter", "step"]
+            ["enter", "step", "step", "note", "drill", "durable", "end"] if chance.random() < 0.1 else ["enter", "step"]
         )
         if kind == "step":
             parts = {chance.choice(names): chance.uniform(-1, 9) for _ in range(chance.randrange(3))}

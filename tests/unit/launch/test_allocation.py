@@ -1,4 +1,4 @@
-import signal
+import os
 import sys
 import time
 
@@ -32,7 +32,14 @@ def allocation(run, slurm, segment=0):
 def test_the_ranks_start_as_one_step_that_ends_with_its_first_failure(demo, tmp_path):
     argv = srun_argv(demo, "15", ("node1", "node2", "node3", "node4"), "attempt-0001", tmp_path / "log")
     assert argv[0] == "srun"
-    for option in ("--jobid=15", "--nodes=4", "--ntasks=8", "--ntasks-per-node=2", "--kill-on-bad-exit=1", "--label"):
+    for option in (
+        "--jobid=15",
+        "--nodes=4",
+        "--ntasks=4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=2",
+        "--kill-on-bad-exit=1",
+    ):
         assert option in argv
     assert "--nodelist=node1,node2,node3,node4" in argv
     assert "--gpus-per-node=16" in argv
@@ -94,27 +101,41 @@ def ended(ranks, seconds=30):
     return code
 
 
-def test_local_ranks_know_their_places_and_mark_their_lines(local, tmp_path):
-    code = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ.get('SLURM_PROCID'))"
-    assert ended(local.start([sys.executable, "-c", code], {}, "a", tmp_path / "log")) == 0
+@pytest.fixture
+def ranks(local, tmp_path):
+    """Start three ranks that run the body of a ``main``; their log is ``tmp_path / "log"``."""
+
+    def start(body):
+        (tmp_path / "small_rank.py").write_text(f"import os, signal as s, sys, time\ndef main(argv):\n    {body}\n")
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        return local.start(["small_rank", "argument"], ["here"], {"PYTHONPATH": path}, "a", tmp_path / "log")
+
+    return start
+
+
+def test_local_ranks_know_their_places_and_mark_their_lines(ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    print_place = "print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ.get('SLURM_PROCID'), argv); return 0"
+    assert ended(ranks(print_place)) == 0
     lines = sorted((tmp_path / "log").read_text().splitlines())
-    assert lines == ["0: 0 3 None", "1: 1 3 None", "2: 2 3 None"]
+    assert lines == [f"{rank}: {rank} 3 None ['small_rank', 'argument']" for rank in range(3)]
 
 
-def test_a_local_rank_that_fails_takes_the_others_down(local, tmp_path):
-    code = "import os, sys, time; time.sleep(0 if os.environ['RANK'] == '1' else 60); sys.exit(3)"
-    ranks = local.start([sys.executable, "-c", code], {}, "a", tmp_path / "log")
-    assert ended(ranks) == 128 + signal.SIGTERM
-    assert (ranks.task_ends()[0].rank, ranks.task_ends()[0].exit_code) == (1, 3)
+def test_a_local_rank_that_fails_takes_the_others_down_and_its_code_is_that_of_all(ranks):
+    started = ranks("time.sleep(0 if os.environ['RANK'] == '1' else 60); return 3")
+    began = time.monotonic()
+    assert ended(started) == 3
+    assert [(end.rank, end.exit_code, end.killed) for end in started.task_ends()[:1]] == [(1, 3, False)]
+    assert sorted((end.rank, end.killed) for end in started.task_ends()[1:]) == [(0, False), (2, False)]
+    assert time.monotonic() - began < 10
 
 
-def test_a_signal_reaches_every_local_rank(local, tmp_path):
-    code = "import signal as s; s.pthread_sigmask(0, {s.SIGUSR2}); print('up', flush=True); s.sigwait({s.SIGUSR2})"
-    ranks = local.start([sys.executable, "-c", code], {}, "a", tmp_path / "log")
+def test_a_signal_reaches_every_local_rank(ranks, tmp_path):
+    started = ranks("s.pthread_sigmask(0, {s.SIGUSR2}); print('up'); s.sigwait({s.SIGUSR2}); return 0")
     while (tmp_path / "log").read_text().count("up") < 3:
         time.sleep(0.02)
-    ranks.signal("USR2")
-    assert ended(ranks) == 0
+    started.signal("USR2")
+    assert ended(started) == 0
 
 
 EARS = """

@@ -219,6 +219,13 @@ def test_a_job_that_made_no_attempt_ends_the_run_whatever_came_before(folder, de
     assert attend.after(demo, folder, None, Sight(True, "FAILED"), 0, "another").action is Action.STOP
 
 
+def test_a_local_run_that_must_leave_its_host_is_not_begun_on_it_again(folder, demo, change):
+    attempt(folder, 1, Verdict(Ending.JOB_ERROR, "disk is full", 6), Action.REQUEUE)
+    here = change(demo, "slurm", executor="local")
+    assert attend.after(here, folder, None, Sight(True, "COMPLETED"), 0).action is Action.STOP
+    assert attend.after(demo, folder, None, Sight(True, "COMPLETED"), 0).action is Action.REQUEUE
+
+
 def test_a_driver_that_attached_judges_the_attempt_that_was_running(folder, demo):
     attempt(folder, 1, Verdict(Ending.NODE_FAILURE, "lost", None), Action.REQUEUE)
     job = ledger.read(folder)[0].job_id

@@ -17,7 +17,8 @@ from steelrail.launch.submit import for_executor
 
 GOLDEN = Path(__file__).parents[2] / "data" / "launch"
 ENV = {"PYTHONPATH": "/shared/results/llama/train/k/code/c", "OMP_NUM_THREADS": "6", "NCCL_DEBUG": "WARN"}
-RANK = ["/home/me/venv/bin/python", "-u", "-m", "steelrail.launch.rank", "/shared/results/llama/train/k", "1"]
+MODULE = ["steelrail.launch.rank", "/shared/results/llama/train/k", "1"]
+RANK = ["/home/me/venv/bin/python", "-u", "-m", "steelrail.launch.node", "16", "/shared/log", *MODULE]
 HOME = Credentials((Path("/home/me/.aws"), Path("/shared/keys")), ("HOME", "AWS_SHARED_CREDENTIALS_FILE"))
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -134,9 +135,11 @@ def test_credentials_are_mounted_where_they_are_and_only_there(tmp_path):
     assert allocation._credentials({}) == Credentials()
 
 
+SAID = {f"{rank}: /an image.sif 6 1" for rank in range(16)}
 # Stands for srun and for apptainer: each skips its own options and becomes what follows, as the real ones do.
 SRUN = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=4
 exec "$@"
 """
 APPTAINER = """#!{python}
@@ -157,10 +160,12 @@ def test_a_rank_really_starts_behind_its_runtime_with_our_environment(boxed, cha
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     run = change(boxed("apptainer", "/an image.sif", python=sys.executable), "node", nvme=str(tmp_path))
-    code = "import os; print(os.environ['IMAGE'], os.environ['OMP_NUM_THREADS'], os.environ['PYTHONNOUSERSITE'])"
+    body = "import os; print(os.environ['IMAGE'], os.environ['OMP_NUM_THREADS'], os.environ['PYTHONNOUSERSITE'])"
+    (tmp_path / "small_rank.py").write_text(f"def main(argv):\n    {body}\n    return 0\n")
+    env = {**ENV, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     place = SlurmAllocation(run, Slurm(), "15", 0, "n1", NODES)
-    step = place.start(["no such python", "-c", code], ENV, "a", tmp_path / "log")
+    step = place.start(["small_rank"], NODES, env, "a", tmp_path / "log")
     deadline = time.monotonic() + 60
     while step.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (step.poll(), (tmp_path / "log.srun").read_text()) == (0, "/an image.sif 6 1\n")
+    assert (step.poll(), set((tmp_path / "log.srun").read_text().splitlines())) == (0, SAID)

@@ -86,6 +86,11 @@ def test_ranks_that_srun_took_down_are_not_the_culprit():
     assert judge(seen(task_ends=ends)).rank == 3
 
 
+def test_a_rank_that_left_with_a_code_is_named_though_others_were_killed_after_it():
+    ends = [TaskEnd(2, "node2", "Exited with exit code 97", 97), TaskEnd(4, "node3", "Killed", None)]
+    assert judge(seen(task_ends=ends)).rank == 2
+
+
 def test_out_of_memory_on_the_host_is_named_even_beside_a_fault():
     ends = [TaskEnd(3, "node3", "Out Of Memory", None)]
     assert "out of memory on its host" in judge(seen(faults=[fault()], task_ends=ends)).reason

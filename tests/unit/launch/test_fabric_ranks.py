@@ -14,7 +14,7 @@ from steelrail.launch import fabric_ranks
 RANK = """
 import sys, time, types
 from steelrail.errors import FabricError
-from steelrail.fabric import rank
+from steelrail.launch import node
 
 def measure(run, place, at, folder, progress):
     first = folder.root.name == "try-1"
@@ -23,7 +23,7 @@ def measure(run, place, at, folder, progress):
         folder.report.write_text("there")
 
 sys.modules["steelrail.fabric.rank_measure"] = types.SimpleNamespace(measure=measure)
-rank.leave(rank.main(["rank", sys.argv[-1]]))
+sys.exit(node.main(sys.argv[sys.argv.index("-m") + 1 :]))
 """
 
 

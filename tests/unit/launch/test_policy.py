@@ -75,6 +75,13 @@ def test_the_same_error_at_other_steps_goes_on_while_there_is_progress():
     assert decide(history, LIMITS).action is Action.RESTART
 
 
+def test_ranks_that_are_killed_now_and_then_go_on_for_ever_while_there_is_progress():
+    history = [Past(Ending.JOB_ERROR, True, 137, "node3", "rank killed: Killed")] * 20
+    assert actions(history) == [Action.RESTART] * 20
+    stuck = [Past(Ending.JOB_ERROR, False, 137, "node3", "rank killed: Killed")] * 3
+    assert "the same error came 3 times" in decide(stuck, LIMITS).reason
+
+
 @pytest.mark.parametrize("kind", [ConfigError, InputError, StoreError, CheckpointError, BusyError])
 def test_what_a_restart_would_meet_again_stops_at_once(kind):
     decision = decide([Past(Ending.JOB_ERROR, False, exit_code=kind.exit_code)], LIMITS)
@@ -108,3 +115,31 @@ def test_an_error_with_no_time_left_is_requeued():
 def test_limits_of_zero_stop_at_the_first_failure():
     limits = Launch(restarts_in_allocation=0, requeues_without_progress=0)
     assert decide(past(Ending.STALLED), limits).action is Action.STOP
+
+
+def test_a_spare_takes_a_lost_nodes_place_and_the_nodes_are_kept():
+    lost = [Past(Ending.NODE_FAILURE, False, culprit="node3")]
+    after = decide(lost, LIMITS, spares=0)
+    assert (after.action, after.exclude) == (Action.RESTART, "node3")
+    assert decide(lost, LIMITS, spares=-1).action is Action.REQUEUE
+    assert decide(lost, LIMITS, room=False, spares=0).action is Action.REQUEUE
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Past(Ending.STALLED, False, culprit="node3", mark="m", host_silent=True),
+        Past(Ending.JOB_ERROR, False, NodeError.exit_code, "node3", "m"),
+    ],
+)
+def test_a_spare_takes_the_place_of_a_node_that_is_at_fault(failure):
+    after = decide([failure], LIMITS, spares=1)
+    assert (after.action, after.exclude) == (Action.RESTART, "node3")
+    assert decide([failure], LIMITS, spares=0) == decide([failure], LIMITS)
+
+
+def test_a_rank_that_fails_again_and_again_moves_to_the_spare_before_the_run_stops():
+    history = [Past(Ending.JOB_ERROR, False, 1, "node3", f"m{number}") for number in range(4)]
+    told = [decide(history[: count + 1], LIMITS, spares=1) for count in range(4)]
+    assert [one.action for one in told] == [Action.RESTART, Action.RESTART, Action.RESTART, Action.STOP]
+    assert [one.exclude for one in told] == [None, None, "node3", None]

@@ -55,6 +55,15 @@ def test_every_wish_of_the_run_file_is_asked_for(demo, change):
     )
 
 
+def test_spare_nodes_are_asked_for_by_the_training_job_alone_which_goes_on_without_a_lost_one(demo, change):
+    run = change(demo, "slurm", spare_nodes=1)
+    train = train_request(run, KEY, FOLDER, (), ())
+    assert (train.option("nodes"), train.option("no_kill")) == (5, True)
+    assert "#SBATCH --no-kill" in sbatch_lines(train)
+    assert fabric_request(run, KEY, FOLDER, ()).option("nodes") == 4
+    assert train_request(demo, KEY, FOLDER, (), ()).option("no_kill") is None
+
+
 def test_secrets_of_the_shell_are_not_exported(demo):
     exported = train_request(demo, KEY, FOLDER, (), SHELL).option("export")
     assert exported == "HOME,USER,LOGNAME,PATH,LANG"

@@ -1,6 +1,8 @@
 """Attempts of one rank against a real checkpoint store (moto): where the state comes from that training starts with."""
 
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import boto3
@@ -10,8 +12,11 @@ import torch.distributed as dist
 from moto.server import ThreadedMotoServer
 from safetensors.torch import save_file
 
+from steelrail.artifacts.events import EventWriter
+from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.manifest import decode
+from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master, RankPlace, free_port
 from steelrail.clients.store import Store
@@ -19,12 +24,14 @@ from steelrail.config.schema import Model
 from steelrail.errors import CheckpointError, ConfigError
 from steelrail.launch import meet, resume
 from steelrail.train.edge import build
+from steelrail.train.generators import generator_state
 from steelrail.train.history import History, to_plain
 from steelrail.train.names import to_hugging_face
 from steelrail.train.optimizer import state_for_checkpoint
 from steelrail.train.parallel import local
 from steelrail.train.shapes import parameter_shapes
 
+CPU = torch.device("cpu")
 PLACE = RankPlace(rank=0, world_size=1, local_rank=0, node_rank=0, num_nodes=1, host="node1")
 MODEL = Model(dim=8, num_layers=2, num_heads=2, num_kv_heads=1, ffn_dim=12, vocab_size=10)
 
@@ -74,26 +81,27 @@ def tuned(demo, change, tmp_path, endpoint, weights):
 class Attempt:
     """One attempt of one rank, as far as the start of training."""
 
-    def __init__(self, run):
+    def __init__(self, run, number=None):
         self.run, self.said, self.beats = run, [], []
         epoch = fence.claim(Store.open(run.store), run.name, "key")
         self.rank = SimpleNamespace(
             run=run,
             key="key",
             epoch=epoch,
-            attempt=epoch,
+            attempt=number or epoch,
+            folder=RunFolder(Path(run.node.nvme) / "run-folder"),
             place=PLACE,
             events=SimpleNamespace(write=self.say, enter=lambda category: self.say("enter", category=category)),
             pulse=SimpleNamespace(step=None, doing="", beat=lambda step, doing: self.beats.append(doing)),
             enter=lambda category, doing: self.say("enter", category=category),
         )
-        self.state = build(run, torch.device("cpu"))
+        self.state = build(run, CPU)
         for tensor in self.tensors().values():
             tensor.fill_(float("nan"))
         for part in (self.state.optimizer.exp_avg, self.state.optimizer.exp_avg_sq):
             for tensor in part.values():
                 local(tensor).zero_()
-        self.checkpoints, self.step = resume.resume(self.rank, self.state)
+        self.checkpoints, self.step = resume.resume(self.rank, self.state, CPU)
 
     def say(self, kind, **data):
         self.said.append((kind, data))
@@ -101,10 +109,10 @@ class Attempt:
     def tensors(self):
         return {name: local(tensor) for name, tensor in state_for_checkpoint(self.state.optimizer)["model"].items()}
 
-    def save(self, step, heldout_loss=None):
+    def save(self, step, heldout_loss=None, generators=True):
         state = state_for_checkpoint(self.state.optimizer)
         said = {**resume.said_of_a_save(self.rank, heldout_loss), **to_plain(self.state.history)}
-        self.checkpoints.save(state, step, step * 10, said)
+        self.checkpoints.save(state, step, step * 10, said, generator_state(CPU) if generators else None)
         assert self.checkpoints.flush(20.0)
         self.checkpoints.close()
 
@@ -162,6 +170,22 @@ def test_a_checkpoint_that_is_lost_is_an_error_and_never_a_new_beginning(tuned, 
         Attempt(tuned)
 
 
+def test_a_bucket_that_was_emptied_is_an_error_where_the_run_knows_of_a_durable_step(tuned, group):
+    first = Attempt(tuned)
+    first.save(5)
+    events = EventWriter(first.rank.folder.events(1, 0), 1, 0, "node1", lambda: 0.0)
+    events.write("durable", step=5, where="store", bytes=1, seconds=0.1)
+    events.close()
+    store = Store.open(tuned.store)
+    for found in list(store.list(store.key(tuned.name, "key"))):
+        store.delete(found.key)
+    shutil.rmtree(node_root(tuned))
+    with pytest.raises(CheckpointError, match=r"some checkpoint must be provable, is none .* step 5 was durable"):
+        Attempt(tuned, number=2)
+    # What would void the checkpoints, should they come back, was not written down.
+    assert fence.resumes(store, tuned.name, "key") == ()
+
+
 def test_the_manifest_keeps_what_decided_the_bits(tuned, group):
     attempt = Attempt(tuned)
     attempt.save(5)
@@ -188,6 +212,40 @@ def test_steps_left_out_and_the_tail_of_the_loss_survive_a_restart_and_count_as_
     again = Attempt(tuned)
     assert again.state.history == History([2.5, 1 / 3], [2, 4])
     assert (again.step, again.state.optimizer.step) == (5, 3)
+
+
+def test_random_numbers_go_on_after_a_restart_as_if_there_had_been_none(tuned, group):
+    first = Attempt(tuned)
+    torch.rand(3)
+    first.save(5)
+    undisturbed = torch.rand(8)
+    again = Attempt(tuned)
+    assert torch.equal(undisturbed, torch.rand(8))
+    assert again.notes() == []
+
+
+def test_a_checkpoint_without_random_generators_is_taken_up_and_said_to_draw_anew(tuned, group):
+    first = Attempt(tuned)
+    torch.rand(3)
+    first.save(5, generators=False)
+    undisturbed = torch.rand(8)
+    again = Attempt(tuned)
+    drawn = torch.rand(8)
+    assert not torch.equal(undisturbed, drawn)
+    assert again.notes() == ["random generators are seeded anew: the checkpoint of step 5 holds no state of them"]
+    Attempt(tuned)
+    assert torch.equal(drawn, torch.rand(8))
+
+
+def test_at_another_world_size_every_rank_draws_anew_and_rank_0_says_so(tuned, group):
+    attempt, drawn = Attempt(tuned), []
+    found = RestoredFrom(5, 1, 50, 8, {}, None, "nvme", 0.1, ())
+    for number in range(2):
+        attempt.rank.place = replace(PLACE, rank=number, world_size=2)
+        resume._take_up_generators(attempt.rank, found, CPU)
+        drawn.append(torch.rand(8))
+    assert not torch.equal(*drawn)
+    assert attempt.notes() == ["random generators are seeded anew: the checkpoint of step 5 is of 8 ranks, not 2"]
 
 
 def test_another_setting_is_refused_and_another_mesh_is_written_down(tuned, change, group, monkeypatch):

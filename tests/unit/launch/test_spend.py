@@ -63,4 +63,5 @@ def test_gpus_without_a_price_cost_an_unknown_sum_and_never_nothing(demo):
 def test_the_allocations_rate_is_that_of_all_gpus_or_of_the_ranks_cpus(demo, change):
     assert usd_per_second(demo, "3.60") == 64 * Decimal("0.001")
     assert usd_per_second(demo, None) is None
+    assert usd_per_second(change(demo, "slurm", spare_nodes=1), "3.60") == 80 * Decimal("0.001")
     assert usd_per_second(change(demo, "shape", gpus_per_node=0), None) == 8 * Decimal("0.04") / 3600

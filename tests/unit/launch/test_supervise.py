@@ -20,49 +20,51 @@ from steelrail.launch.supervise import Flags, Site
 
 # Behaviour by attempt and rank; what is not planned ends well. ``save`` waits for USR2, as a trainer's rank does.
 RANK = """
-import json, os, signal, sys, time
-from pathlib import Path
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGTERM})
-root, attempt, rank = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"])
-plan = json.loads((root / "plan.json").read_text()).get(f"{attempt}.{rank}", "done")
-events = root / "events" / f"attempt-{attempt:04d}-rank-{rank:05d}.jsonl"
-for folder in ("events", "heartbeats", "errors"):
-    (root / folder).mkdir(exist_ok=True)
-def say(kind, **data):
-    head = {"time": time.time(), "kind": kind, "attempt": attempt, "rank": rank, "host": "here"}
-    with events.open("a") as file:
-        file.write(json.dumps({**head, **data}) + "\\n")
-def end(code, reason=""):
-    say("end", exit_code=code, reason=reason)
-    os._exit(code)
-def beat():
-    path = root / "heartbeats" / f"rank-{rank:05d}.json"
-    fields = dict(attempt=attempt, rank=rank, host="here", pid=os.getpid(), time=time.time())
-    fields |= dict(progress=attempt, step=3, doing="step")
-    path.with_suffix(f".{os.getpid()}").write_text(json.dumps(fields))
-    path.with_suffix(f".{os.getpid()}").replace(path)
-beat()
-say("step", step=attempt, start=time.time(), seconds={}, tokens=1)
-if plan.startswith("durable"):
-    say("durable", step=attempt, where="store", bytes=1, seconds=0.0)
-    plan = plan.removeprefix("durable ")
-if plan == "kill":
-    time.sleep(0.3)
-    os.kill(os.getpid(), signal.SIGKILL)
-if plan == "raise":
-    fault = dict(rank=rank, host="here", type="ValueError", message="bad", step=7)
-    fault |= dict(trace="trace of it", exit_code=1, time=time.time())
-    (root / "errors" / f"attempt-{attempt:04d}-rank-{rank:05d}.json").write_text(json.dumps(fault))
-    end(1)
-if plan == "stop":
-    os.kill(os.getpid(), signal.SIGSTOP)
-if plan in ("save", "wait", "peer"):
-    for _ in range(600):
-        beat()
-        heard = signal.sigtimedwait({signal.SIGUSR2, signal.SIGTERM}, 0.1)
-        if heard:
-            end(75, "saved on " + signal.Signals(heard.si_signo).name)
-end(0)
+def main(argv):
+    import faulthandler, json, os, signal, sys, time
+    faulthandler.register(signal.SIGQUIT)
+    from pathlib import Path
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGTERM})
+    root, attempt, rank = Path(argv[1]), int(argv[2]), int(os.environ["RANK"])
+    plan = json.loads((root / "plan.json").read_text()).get(f"{attempt}.{rank}", "done")
+    events = root / "events" / f"attempt-{attempt:04d}-rank-{rank:05d}.jsonl"
+    for folder in ("events", "heartbeats", "errors"):
+        (root / folder).mkdir(exist_ok=True)
+    def say(kind, **data):
+        head = {"time": time.time(), "kind": kind, "attempt": attempt, "rank": rank, "host": "here"}
+        with events.open("a") as file:
+            file.write(json.dumps({**head, **data}) + "\\n")
+    def end(code, reason=""):
+        say("end", exit_code=code, reason=reason)
+        os._exit(code)
+    def beat():
+        path = root / "heartbeats" / f"rank-{rank:05d}.json"
+        fields = dict(attempt=attempt, rank=rank, host="here", pid=os.getpid(), time=time.time())
+        fields |= dict(progress=attempt, step=3, doing="step")
+        path.with_suffix(f".{os.getpid()}").write_text(json.dumps(fields))
+        path.with_suffix(f".{os.getpid()}").replace(path)
+    beat()
+    say("step", step=attempt, start=time.time(), seconds={}, tokens=1)
+    if plan.startswith("durable"):
+        say("durable", step=attempt, where="store", bytes=1, seconds=0.0)
+        plan = plan.removeprefix("durable ")
+    if plan == "kill":
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if plan == "raise":
+        fault = dict(rank=rank, host="here", type="ValueError", message="bad", step=7)
+        fault |= dict(trace="trace of it", exit_code=1, time=time.time())
+        (root / "errors" / f"attempt-{attempt:04d}-rank-{rank:05d}.json").write_text(json.dumps(fault))
+        end(1)
+    if plan == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if plan in ("save", "wait", "peer"):
+        for _ in range(600):
+            beat()
+            heard = signal.sigtimedwait({signal.SIGUSR2, signal.SIGTERM}, 0.1)
+            if heard:
+                end(75, "saved on " + signal.Signals(heard.si_signo).name)
+    end(0)
 """
 
 
@@ -129,12 +131,14 @@ def test_a_killed_rank_takes_the_others_down_and_the_ranks_start_again_with_a_ne
     assert time.monotonic() - began < 30
 
 
-def test_a_stopped_rank_is_named_and_the_attempt_started_again(site):
+def test_a_stopped_rank_is_named_the_others_leave_their_stacks_and_the_attempt_is_started_again(site):
     plan(site, a1r1="stop", a1r0="wait")
     assert supervise.supervise(site) == "done"
     assert told(site) == [(Ending.STALLED, Action.RESTART), (Ending.DONE, Action.FINISH)]
     first = ledger.read(site.folder)[0]
     assert first.reason.startswith("rank 1 on here gave no sign of life for ")
+    lines = site.folder.log(1).read_text().splitlines()
+    assert any(line.startswith("0: ") and "planned_rank.py" in line and line.endswith("in main") for line in lines)
 
 
 def test_the_same_error_three_times_at_one_step_stops_with_its_trace(site):
@@ -172,9 +176,9 @@ def test_a_signal_to_save_with_time_to_spare_goes_on_in_the_allocation(site):
     after_start(site, 1, lambda: setattr(site.flags, "signalled", True))
     original = supervise._attempt
 
-    def attempt(here):
+    def attempt(here, nodes):
         try:
-            return original(here)
+            return original(here, nodes)
         finally:
             here.flags.signalled = False
 
@@ -224,7 +228,7 @@ def test_heartbeats_of_an_earlier_attempt_are_not_taken_for_this_one(site):
 
 def test_ranks_get_the_frozen_code_and_the_run_files_environment(site, change):
     run = change(site.run, "slurm", environment={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "3"})
-    entry = supervise._entry(site)
+    entry = supervise._entry(site, ["here"])
     env = supervise.rank_environment(run, site.frozen, entry)
     assert (env["PYTHONPATH"], env["NCCL_DEBUG"], env["OMP_NUM_THREADS"]) == (site.frozen.code, "WARN", "3")
     assert env["STEELRAIL_MASTER_ADDR"] == "here"
@@ -246,3 +250,11 @@ def test_signals_that_submitit_would_answer_by_a_requeue_are_ours():
 def test_the_supervisor_can_be_pickled_by_name():
     assert supervise.main.__module__ == "steelrail.launch.supervise"
     assert steelrail.__file__
+
+
+def test_a_spare_takes_the_place_of_a_node_that_is_out_and_the_others_keep_theirs():
+    held = ("node1", "node2", "node3", "node4", "node5")
+    nodes = supervise.replaced(held[:4], held, {"node3"})
+    assert nodes == ("node1", "node2", "node5", "node4")
+    assert supervise.replaced(nodes, held, {"node3"}) == nodes
+    assert supervise.replaced(nodes, held, {"node3", "node1"}) == nodes

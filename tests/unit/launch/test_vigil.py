@@ -6,6 +6,7 @@ import pytest
 
 from steelrail.artifacts.trainer import Heartbeat, RunFolder
 from steelrail.clients import clock
+from steelrail.formats.srun import TaskEnd
 from steelrail.launch import vigil
 from steelrail.launch.site import Flags
 from steelrail.launch.vigil import Seen
@@ -14,13 +15,16 @@ from steelrail.launch.watch import Watch
 
 class Ranks:
     def __init__(self):
-        self.sent, self.killed = 0, False
+        self.sent, self.killed, self.ends = 0, False, ()
 
     def signal(self, name):
         self.sent += 1
 
     def kill(self):
         self.killed = True
+
+    def task_ends(self):
+        return self.ends
 
 
 @pytest.fixture
@@ -78,3 +82,16 @@ def test_a_slurm_that_answers_late_makes_no_rank_look_hung(demo, tmp_path, time)
         if look % 3 == 0:
             beats()
     assert seen.hang is None and not ranks.killed
+
+
+def test_ranks_that_outlive_one_that_is_gone_are_ended_after_a_moment_to_say_why(demo, tmp_path, time):
+    site, ranks, seen = site_of(demo, tmp_path, lambda: None), Ranks(), Seen(Watch(time[0]))
+    entry = SimpleNamespace(attempt=1)
+    vigil._look(site, entry, ranks, seen)
+    ranks.ends = (TaskEnd(3, "n", "Killed", None),)
+    for _ in range(6):
+        vigil._look(site, entry, ranks, seen)
+        assert not ranks.killed
+        time[0] += 1.0
+    vigil._look(site, entry, ranks, seen)
+    assert ranks.killed

@@ -39,8 +39,15 @@ def test_a_stopped_rank_is_named_within_the_limit():
         for now in range(100, 200)
     ]
     when, found = run(looks)
-    assert (found.rank, found.host, found.silent) == (2, "node1", True)
+    assert (found.rank, found.host, found.silent, found.host_silent) == (2, "node1", True, False)
     assert 99 + HANG <= when <= 99 + HANG + 2
+
+
+def test_a_host_of_which_no_rank_gives_a_sign_is_told_from_one_stopped_rank():
+    looks = [(float(now), healthy(now)) for now in range(10)]
+    looks += [(float(now), {**healthy(9), **healthy(now, ranks=(0, 1))}) for now in range(10, 100)]
+    _, found = run(looks)
+    assert (found.host, found.silent, found.host_silent) == ("node1", True, True)
 
 
 def test_a_living_rank_that_never_reached_the_collective_is_named():

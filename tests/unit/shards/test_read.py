@@ -126,6 +126,33 @@ print(read(sys.argv[2]), peak() - before)
 """
 
 
+UNPACK = """
+import sys
+import pyarrow as pa
+import pyarrow.parquet as pq
+from steelrail.clients.process import limit_memory
+from steelrail.errors import InputError
+from steelrail.shards.read import Source, read_rows
+rows = pa.table({"text": [" " * 500_000_000]})
+pq.write_table(rows, sys.argv[1], compression="zstd", use_dictionary=False)
+del rows
+pa.set_memory_pool(pa.system_memory_pool())
+limit_memory(400_000_000)
+try:
+    with pa.OSFile(sys.argv[1]) as file:
+        list(read_rows(Source(file, 1 << 20, sys.argv[1]), [0], "text"))
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_unpacks_into_more_than_the_memory_it_may_have_is_refused_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    said = subprocess.run([sys.executable, "-c", UNPACK, str(path)], check=True, capture_output=True, text=True).stdout
+    assert path.stat().st_size < 200_000
+    assert said.startswith(f"row of a corpus file must be within shards.memory_mb, is bigger ({path})")
+
+
 def test_one_big_row_group_is_read_in_bounded_memory(tmp_path: Path) -> None:
     def generate(path: Path, num_rows: int) -> Path:
         text = "".join(chr(97 + index * index % 26) for index in range(5000))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,21 @@ def heldout_of(rank: int, ranks: int) -> list[Heldout]:
     return [Heldout(rows[at % len(rows)][None], np.array([at < len(rows)], np.float32)) for at in places]
 
 
+# A GPU copies the state after the save has returned: here the latest moment that is allowed.
+LATER: list[Callable[[], None]] = []
+
+
+def do_what_was_put_off() -> None:
+    while LATER:
+        LATER.pop(0)()
+
+
+def save_state(state: TrainState, path: Path) -> None:
+    tensors = state_for_checkpoint(state.optimizer)
+    plain = {kind: {name: local(one).clone() for name, one in part.items()} for kind, part in tensors.items()}
+    torch.save(plain, path)
+
+
 def context_of(
     run: Run, rank: int, ranks: int, root: Path, scenario: dict[str, Any], state: TrainState, now: Any
 ) -> TrainContext:
@@ -135,9 +151,7 @@ def context_of(
 
     def save(step: int, heldout_loss: float | None) -> None:
         (root / f"saved-{rank}-{step}").write_text(f"{heldout_loss}")
-        tensors = state_for_checkpoint(state.optimizer)
-        plain = {kind: {name: local(one).clone() for name, one in part.items()} for kind, part in tensors.items()}
-        torch.save(plain, root / f"state-{rank}-{step}.pt")
+        LATER.append(lambda: save_state(state, root / f"state-{rank}-{step}.pt"))
         (root / f"history-{rank}-{step}.json").write_text(json.dumps(to_plain(state.history)))
 
     def beat(step: int, doing: str) -> None:
@@ -157,6 +171,7 @@ def context_of(
         batches=lambda start: batches_of(run, rank, ranks, start, scenario.get("noise")),
         heldout=heldout_of(rank, ranks),
         save=save,
+        before_change=do_what_was_put_off,
         beat=beat,
         stop_requested=lambda: (
             scenario.get("stop") is not None and rank == ranks - 1 and f"{scenario['stop']} step" in beats
@@ -214,15 +229,21 @@ def one_rank(rank: int, ranks: int, root: Path, scenario: dict[str, Any], meetin
     state.history.losses.extend(scenario.get("tail", [[]] * ranks)[rank])
     if "without_update" in scenario:
         leave_out(scenario["without_update"])
-    if scenario.get("stopped_clock"):
-        outcome = run_on_stopped_clock(run, rank, ranks, root, scenario, state)
-    elif scenario.get("only_export"):
-        write_weights(run, state, root / "export", None, 3, scenario["only_export"])
-        outcome = "exported"
-    else:
-        outcome = edge.train(context_of(run, rank, ranks, root, scenario, state, time.time), state).name
+    try:
+        outcome = outcome_of(run, rank, ranks, root, scenario, state)
+    finally:
+        do_what_was_put_off()
     (root / f"outcome-{rank}").write_text(outcome)
     dist.destroy_process_group()
+
+
+def outcome_of(run: Run, rank: int, ranks: int, root: Path, scenario: dict[str, Any], state: TrainState) -> str:
+    if scenario.get("stopped_clock"):
+        return run_on_stopped_clock(run, rank, ranks, root, scenario, state)
+    if scenario.get("only_export"):
+        write_weights(run, state, root / "export", None, 3, scenario["only_export"])
+        return "exported"
+    return edge.train(context_of(run, rank, ranks, root, scenario, state, time.time), state).name
 
 
 def leave_out(step: int) -> None:

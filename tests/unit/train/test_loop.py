@@ -217,6 +217,18 @@ def test_a_checkpoint_wait_is_between_entering_and_leaving_that_category(ran: di
         assert stalls == pytest.approx([0.0, 20.0], abs=0.01)
 
 
+def test_every_wait_of_the_loop_is_told_of_within_its_step_or_its_save(ran: dict[str, Any]) -> None:
+    for rank in (0, 1):
+        told = [event for event in ran["waits"]["events"][rank] if event["kind"] == "drill"]
+        assert [event["data"]["where"] for event in told] == ["productive", "data_wait", "communication", "checkpoint"]
+        assert [event["data"]["seconds"] for event in told] == pytest.approx([20.0] * 4, abs=0.01)
+        stretches = {
+            event["data"]["step"]: (event["data"]["start"], event["time"]) for event in steps(ran["waits"], rank)
+        }
+        for event, (start, end) in zip(told[:3], (stretches[number] for number in (2, 3, 4)), strict=True):
+            assert start <= event["data"]["start"] and event["time"] <= end
+
+
 def test_categories_of_a_step_never_exceed_its_stretch(ran: dict[str, Any]) -> None:
     for name in ("one", "two", "four", "accumulated"):
         for event in steps(ran[name], 0):

@@ -1,0 +1,39 @@
+from steelrail.clients.ends import ends_file, merge_ends, read_ends, srun_file, write_end
+from steelrail.formats.srun import TaskEnd
+
+KILLED = TaskEnd(5, "node3", "Killed", None)
+
+
+def test_a_rank_is_named_by_its_node_and_nodes_come_in_sruns_order():
+    gone = TaskEnd(0, "node1", "Exited with exit code 1", 1)
+    said = [TaskEnd(2, "node3", "Exited with exit code 137", 137), TaskEnd(0, "node1", "Exited with exit code 1", 1)]
+    assert merge_ends({0: (gone,), 2: (KILLED,)}, said, 2) == (KILLED, gone)
+
+
+def test_the_first_rank_stands_for_a_node_whose_process_said_nothing():
+    (end,) = merge_ends({}, [TaskEnd(2, "node3", "Killed", None)], 16)
+    assert (end.rank, end.host, end.killed) == (32, "node3", True)
+
+
+def test_ranks_that_saved_and_left_have_not_ended_badly():
+    assert merge_ends({}, [TaskEnd(2, "node3", "Exited with exit code 75", 75)], 2) == ()
+
+
+def test_memory_that_ran_out_on_a_node_is_why_its_rank_was_killed():
+    said = [TaskEnd(2, "node3", "Out Of Memory", None)]
+    (end,) = merge_ends({2: (KILLED,)}, said, 2)
+    assert (end.rank, end.out_of_memory) == (5, True)
+
+
+def test_what_was_written_is_read_back_and_a_torn_line_is_not(tmp_path):
+    log = tmp_path / "attempt-0001.log"
+    write_end(ends_file(log, 2), KILLED)
+    with ends_file(log, 2).open("a") as file:
+        file.write('{"rank": 4, "ho')
+    write_end(ends_file(tmp_path / "attempt-0002.log", 0), KILLED)
+    srun_file(log).write_text("srun: error: node3: task 2: Exited with exit code 137\n")
+    assert read_ends(log, 2) == (KILLED,)
+
+
+def test_nobody_has_ended_before_anyone_did(tmp_path):
+    assert read_ends(tmp_path / "attempt-0001.log", 2) == ()

@@ -1,0 +1,144 @@
+"""The process that a node's ranks are forked from, over real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from steelrail.clients.ends import read_ends
+
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+PRELOAD = ("heavy_part",)
+folder = Path(__file__).parent
+def main(argv):
+    import heavy_part
+    rank = int(os.environ["RANK"])
+    (folder / f"name-{rank}").write_text(Path("/proc/self/comm").read_text())
+    (folder / f"pid-{rank}").write_text(f"{os.getpid()} {heavy_part.loaded_by} {os.environ['WORLD_SIZE']}")
+    plan = json.loads(argv[1]).get(str(rank), "done")
+    if plan == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if plan == "raise":
+        raise ValueError("bad")
+    if plan == "wait":
+        time.sleep(600)
+    if plan == "say":
+        sys.stdout.write("one\\ntwo")
+        sys.stderr.write("x" * 200_000 + "\\n")
+    return int(plan) if plan.isdigit() else 0
+"""
+HEAVY = "import os\nloaded_by = os.getpid()\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def begin(ranks=2, node=0, nodes=1, **plan):
+        (tmp_path / "a_rank.py").write_text(RANK)
+        (tmp_path / "heavy_part.py").write_text(HEAVY)
+        place = {"SLURM_PROCID": node, "SLURM_STEP_NUM_TASKS": nodes, "SLURM_STEP_NUM_NODES": nodes}
+        place |= {"SLURM_LOCALID": 0, "SLURM_NODEID": node, "SLURMD_NODENAME": f"node{node + 1}"}
+        env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        env |= {name: str(value) for name, value in place.items()}
+        env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+        plans = json.dumps({name.removeprefix("r"): what for name, what in plan.items()})
+        argv = [sys.executable, "-u", "-m", "steelrail.launch.node", str(ranks), str(tmp_path / "log"), "a_rank", plans]
+        one = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
+        started.append(one)
+        return one
+
+    yield begin
+    for one in started:
+        if one.poll() is None:
+            os.killpg(one.pid, signal.SIGKILL)
+        one.communicate()
+
+
+def pids(folder, count=2):
+    deadline = time.monotonic() + 30
+    while len(found := [path for path in folder.glob("pid-*") if path.read_text()]) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [int(path.read_text().split()[0]) for path in sorted(found)]
+
+
+def gone(pid):
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return True
+
+
+def test_what_is_heavy_is_loaded_once_a_node_and_every_rank_knows_its_place(start, tmp_path):
+    node = start(node=1, nodes=4)
+    assert node.wait(30) == 0
+    assert sorted(path.name for path in tmp_path.glob("pid-*")) == ["pid-2", "pid-3"]
+    said = [(tmp_path / f"pid-{rank}").read_text().split()[1:] for rank in (2, 3)]
+    assert said == [[str(node.pid), "8"]] * 2
+    assert (tmp_path / "name-3").read_text() == "rank-3\n"
+    assert read_ends(tmp_path / "log", 2) == ()
+
+
+def test_every_line_is_marked_with_its_rank_the_last_one_and_long_ones_too(start):
+    out, _ = start(r1="say").communicate(timeout=30)
+    assert sorted(out.split(b"\n")) == [b"", b"1: one", b"1: two" + b"x" * 200_000]
+
+
+def test_a_killed_rank_takes_the_others_of_its_node_down_and_is_named_as_the_first(start, tmp_path):
+    node = start(ranks=3, node=1, nodes=2, r4="kill", r3="wait", r5="wait")
+    assert node.wait(30) == 128 + signal.SIGKILL
+    first, *others = read_ends(tmp_path / "log", 3)
+    assert (first.rank, first.host, first.how, first.exit_code, first.killed) == (4, "node2", "Killed", None, True)
+    assert sorted((end.rank, end.killed) for end in others) == [(3, False), (5, False)]
+    assert all(gone(pid) for pid in pids(tmp_path, 3))
+
+
+def test_the_code_of_the_first_bad_end_is_that_of_the_node(start, tmp_path):
+    assert start(r0="7", r1="wait").wait(30) == 7
+    assert next((end.rank, end.exit_code) for end in read_ends(tmp_path / "log", 2)) == (0, 7)
+
+
+def test_an_exception_that_a_rank_did_not_catch_is_in_the_log(start):
+    out, _ = start(r1="raise").communicate(timeout=30)
+    assert b"1: ValueError: bad" in out
+
+
+def test_ranks_that_saved_are_no_bad_end_and_the_others_go_on(start, tmp_path):
+    node = start(r0="75", r1="wait")
+    pid = pids(tmp_path)[1]
+    time.sleep(3.0)
+    assert node.poll() is None
+    os.kill(pid, signal.SIGTERM)
+    assert node.wait(30) == 128 + signal.SIGTERM
+
+
+def test_ranks_end_with_the_process_that_they_were_forked_from(start, tmp_path):
+    node = start(r0="wait", r1="wait")
+    living = pids(tmp_path)
+    os.kill(node.pid, signal.SIGKILL)
+    assert all(gone(pid) for pid in living)
+
+
+def test_signals_to_save_and_for_stacks_leave_the_nodes_process_in_place(start, tmp_path):
+    node = start(r0="wait", r1="wait")
+    pids(tmp_path)
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGQUIT):
+        os.kill(node.pid, number)
+    time.sleep(1.0)
+    assert node.poll() is None
+
+
+def test_a_part_that_cannot_be_loaded_is_left_to_the_ranks_to_say(start, tmp_path):
+    (tmp_path / "heavy_part").mkdir()
+    (tmp_path / "heavy_part" / "__init__.py").write_text("raise OSError('no such disk')")
+    out, _ = start().communicate(timeout=30)
+    assert b"0: OSError: no such disk" in out and b"1: OSError: no such disk" in out
