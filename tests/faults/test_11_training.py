@@ -29,7 +29,6 @@ def back_after(case: Case, moment: float) -> float:
     return min(time for time in times if time > moment) - moment
 
 
-@pytest.mark.quick
 @pytest.mark.row(11, "upload and commit")
 def test_each_fault_that_passes_is_repeated_and_training_goes_on(
     case: Case, proxy: Proxy, undisturbed: Curve, shows: Callable[[str], None]

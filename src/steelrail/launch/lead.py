@@ -12,22 +12,29 @@ from steelrail.config.schema import Run
 from steelrail.errors import ConfigError, must
 from steelrail.launch import ledger, traces
 
-# What is left of the lead when the last save must be over: the supervisor ends the ranks and answers in it.
+# What is left of the lead when the last save must be over: the supervisor ends the ranks and answers in it. Of a short
+# lead it is half.
 MARGIN_SECONDS = 45.0
 # A save that everybody waits for may take longer than those before it.
 _SLACK = 1.25
 
 
-def needed_seconds(folder: RunFolder, before_attempt: int) -> float:
-    """Return the lead that the saves of the newest attempt with any needed, among those before one; 0 without any.
+def _way_to_the_store(folder: RunFolder, before_attempt: int) -> float:
+    """Return the seconds to allow for a save, by the newest attempt with any among those before one; 0 without any.
 
     The median counts: a store that was away for a while made single saves long.
     """
     for attempt in range(before_attempt - 1, 0, -1):
         took = traces.upload_seconds(folder, attempt)
         if took:
-            return _SLACK * statistics.median(took) + MARGIN_SECONDS
+            return _SLACK * statistics.median(took)
     return 0.0
+
+
+def needed_seconds(folder: RunFolder, before_attempt: int) -> float:
+    """Return the lead that saves needed so far; 0 where none was measured."""
+    way = _way_to_the_store(folder, before_attempt)
+    return way + min(way, MARGIN_SECONDS)
 
 
 def lead_seconds(run: Run, folder: RunFolder, attempt: int) -> float:
@@ -37,7 +44,7 @@ def lead_seconds(run: Run, folder: RunFolder, attempt: int) -> float:
 
 def flush_seconds(run: Run, folder: RunFolder, attempt: int) -> float:
     """Return how long an attempt that was told to end waits for the store: what is on NVMe the next one uploads too."""
-    return max(run.slurm.lead_seconds / 2, needed_seconds(folder, attempt + 1) - MARGIN_SECONDS)
+    return max(run.slurm.lead_seconds / 2, _way_to_the_store(folder, attempt + 1))
 
 
 def check_lead(run: Run, folder: RunFolder) -> None:
@@ -45,8 +52,6 @@ def check_lead(run: Run, folder: RunFolder) -> None:
     newest = max((entry.attempt for entry in ledger.read(folder)), default=0)
     needed = needed_seconds(folder, newest + 1)
     if needed > run.slurm.lead_seconds and run.slurm.executor == "slurm":
-        wanted = (
-            f"at least {needed:.0f} (what a save takes to reach the store, a quarter more, and {MARGIN_SECONDS:.0f})"
-        )
+        wanted = f"at least {needed:.0f} (a save's way to the store, a quarter more, and time to answer)"
         do = "raise it: the model and its checkpoints stay"
         raise ConfigError(must("slurm.lead_seconds", wanted, run.slurm.lead_seconds, f"{folder.root}", do))

@@ -39,8 +39,13 @@ def test_the_newest_attempt_with_a_save_counts_and_a_store_that_was_away_once_do
     saved(folder, 1, 500.0)
     saved(folder, 2, 4.0, 4.0, 3600.0)
     rank_did(folder, 3, [1, 2])
-    assert needed_seconds(folder, 4) == 50.0
+    assert needed_seconds(folder, 4) == 2 * 5.0
     assert lead_seconds(demo, folder, 3) == 60
+
+
+def test_the_shortest_lead_suffices_for_saves_that_take_moments(demo, folder, change):
+    saved(folder, 1, 0.3)
+    check_lead(change(demo, "slurm", lead_seconds=30), folder)
 
 
 def test_a_lead_that_saves_are_known_to_outlast_is_refused_before_anything_is_submitted(demo, folder, change):
