@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,11 +94,23 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", "replace")
 
 
-def limit_memory(size_bytes: int) -> None:
-    """Let this process have at most so much memory of its own from now on (files mapped do not count).
+@contextlib.contextmanager
+def memory_limited(size_bytes: int) -> Iterator[None]:
+    """Let this process take at most so much more memory of its own for a while (files mapped do not count).
 
     What asks for more hears ``MemoryError``, and the host's other processes nothing.
     """
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = _data_bytes() + size_bytes
+    for limit in (hard, soft):
+        most = most if limit == resource.RLIM_INFINITY else min(most, limit)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    """What the limit counts, now. proc(5): statm's sixth number is data and stack, in pages."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -61,11 +61,11 @@ def _require_bounded(data: Any, where: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                must("run file", f"at most {MAX_BYTES} bytes", path.stat().st_size, path, "check the path")
-            )
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # a device has no size, and no end
+        if len(data) > MAX_BYTES:
+            raise ConfigError(must("run file", f"at most {MAX_BYTES} bytes", "bigger", path, "check the path"))
+        return data.decode("utf-8")
     except FileNotFoundError as error:
         raise ConfigError(
             must("run file", "a file", "missing", path, "name an existing run file, such as config/demo.yaml")

@@ -224,7 +224,7 @@ def _reason_not_to_start(site: Site) -> str | None:
 
 def _entry(site: Site, nodes: Sequence[str]) -> Entry:
     return Entry(
-        attempt=max((entry.attempt for entry in ledger.read(site.folder)), default=0) + 1,
+        attempt=max([entry.attempt for entry in ledger.read(site.folder)] + traces.numbers(site.folder), default=0) + 1,
         job_id=site.allocation.job_id,
         segment=site.allocation.segment,
         segment_started=site.allocation.started(),

@@ -26,6 +26,12 @@ class Steps:
     last_event: float | None
 
 
+def numbers(folder: RunFolder) -> list[int]:
+    """Return the attempts that left events, a ledger or not: one that took such a number would be judged by them."""
+    names = (path.name.split("-")[1] for path in folder.events(0, 0).parent.glob("attempt-*-rank-*.jsonl"))
+    return [int(name) for name in names if name.isdigit()]
+
+
 def steps_of(folder: RunFolder, attempt: int) -> Steps:
     """Return what rank 0 of an attempt did."""
     events = rank_events(folder, attempt, 0)

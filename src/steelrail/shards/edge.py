@@ -14,7 +14,6 @@ from steelrail.artifacts.files import read_artifact, results_folder, write_artif
 from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.artifacts.shards import PartManifest, ShardsManifest
 from steelrail.clients import clock
-from steelrail.clients.process import limit_memory
 from steelrail.clients.provenance import provenance
 from steelrail.clients.store import MissingObjectError, Store
 from steelrail.clients.store_requests import note_answered
@@ -29,8 +28,6 @@ from steelrail.shards.tokenizer import digest_of
 from steelrail.units import show_bytes, show_seconds
 
 _log = logger(__name__)
-# Stacks of threads and the like: asked for and never touched.
-_UNTOUCHED_BYTES = 512 * 2**20
 
 
 def manifest_path(run: Run) -> Path:
@@ -92,13 +89,9 @@ def make_part(run: Run, part: int) -> PartManifest:
 
 
 def run_part(run: Run, part: int) -> PartManifest:
-    """Do ``make_part`` with ``shards.memory_mb`` of memory at most: in a process of its own, since files are foreign.
-
-    A file made to unpack into more than that ends in an ``InputError`` that names it.
-    """
+    """Do ``make_part`` in a process of its own, as files are foreign: what may be read at once counts in full."""
     # Arrow's own allocator takes a GiB ahead, whatever is read.
     pa.set_memory_pool(pa.system_memory_pool())
-    limit_memory(run.shards.memory_mb * 2**20 + _UNTOUCHED_BYTES)
     return make_part(run, part)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from steelrail.artifacts.shards import DataShard, Split, TokenizerIdentity
 from steelrail.clients.disk import node_root, on_disk, private_folder, require_writable_folder, sha256_file
 from steelrail.clients.inputs import InputObject, Inputs
+from steelrail.clients.process import memory_limited
 from steelrail.clients.progress import Meter, progress
 from steelrail.clients.store import Store
 from steelrail.config.schema import Run
@@ -111,8 +112,20 @@ def _rows(job: PartJob, piece: Piece) -> Iterator[list[bytes | None]]:
     found = _same(inputs, piece)
     file, buffer_bytes = inputs.open(found)
     with file:
-        yield from read_rows(Source(file, buffer_bytes, found.uri), piece.groups, job.text_column)
+        rows = read_rows(Source(file, buffer_bytes, found.uri), piece.groups, job.text_column)
+        yield from _bounded(rows, job.run.shards.memory_mb * 2**20)
     _same(inputs, piece)
+
+
+def _bounded(rows: Iterator[list[bytes | None]], size_bytes: int) -> Iterator[list[bytes | None]]:
+    """Yield ``rows``, none of which may take more memory to read: a small file may be made to unpack into anything."""
+    while True:
+        # Not for what follows: a long document takes the tokenizer far more than its bytes, and its library aborts.
+        with memory_limited(size_bytes):
+            batch = next(rows, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _same(inputs: Inputs, piece: Piece) -> InputObject:

@@ -42,3 +42,18 @@ def test_this_process_began_before_now_and_a_gone_one_has_no_start():
     assert 0 < time.time() - began < 3600
     assert process.started(2**22 + 1) is None
     assert process.start_ticks(os.getpid()) > 0
+
+
+LIMITED = """
+from steelrail.clients.process import memory_limited
+with memory_limited(50_000_000):
+    try:
+        bytearray(200_000_000)
+    except MemoryError:
+        print("refused")
+print(len(bytearray(200_000_000)))
+"""
+
+
+def test_memory_is_limited_for_a_while_and_no_longer() -> None:
+    assert process.run([sys.executable, "-c", LIMITED], 60).stdout == "refused\n200000000\n"

@@ -113,3 +113,8 @@ def test_a_huge_run_file_is_refused_unread(tmp_path: Path) -> None:
     path.write_text("#" * 1_000_001)
     with pytest.raises(ConfigError, match="at most 1000000 bytes"):
         load_run(path)
+
+
+def test_a_device_without_an_end_is_no_run_file() -> None:
+    with pytest.raises(ConfigError, match="run file must be at most 1000000 bytes, is bigger"):
+        load_run("/dev/zero")

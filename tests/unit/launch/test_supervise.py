@@ -258,3 +258,13 @@ def test_a_spare_takes_the_place_of_a_node_that_is_out_and_the_others_keep_their
     assert nodes == ("node1", "node2", "node5", "node4")
     assert supervise.replaced(nodes, held, {"node3"}) == nodes
     assert supervise.replaced(nodes, held, {"node3", "node1"}) == nodes
+
+
+def test_an_attempt_never_takes_the_number_of_one_that_left_events_when_the_ledger_is_lost(site):
+    plan(site)
+    assert supervise.supervise(site) == "done"
+    site.folder.ledger.unlink()
+    plan(site, a1r0="kill", a1r1="kill", a2r0="kill", a2r1="kill", a3r0="kill", a3r1="kill", a4r0="kill", a4r1="kill")
+    with pytest.raises(TrainError):
+        supervise.supervise(site)
+    assert ledger.read(site.folder)[0].attempt == 2

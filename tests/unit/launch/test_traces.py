@@ -44,3 +44,11 @@ def test_heartbeats_of_other_attempts_are_left_out(tmp_path):
     for rank, attempt in ((0, 1), (1, 2)):
         Heartbeat(attempt, rank, "h", 1, 0.0, 0, None, "x").write(folder.heartbeat(rank))
     assert set(traces.heartbeats(folder, 2, 4)) == {1}
+
+
+def test_attempts_that_left_events_are_known_without_a_ledger(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert traces.numbers(folder) == []
+    rank_did(folder, 2, [1])
+    rank_did(folder, 7, [2])
+    assert sorted(traces.numbers(folder)) == [2, 7]

@@ -130,16 +130,15 @@ UNPACK = """
 import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
-from steelrail.clients.process import limit_memory
+from steelrail.clients.process import memory_limited
 from steelrail.errors import InputError
 from steelrail.shards.read import Source, read_rows
 rows = pa.table({"text": [" " * 500_000_000]})
 pq.write_table(rows, sys.argv[1], compression="zstd", use_dictionary=False)
 del rows
 pa.set_memory_pool(pa.system_memory_pool())
-limit_memory(400_000_000)
 try:
-    with pa.OSFile(sys.argv[1]) as file:
+    with pa.OSFile(sys.argv[1]) as file, memory_limited(400_000_000):
         list(read_rows(Source(file, 1 << 20, sys.argv[1]), [0], "text"))
 except InputError as error:
     print(error)
