@@ -15,7 +15,7 @@ from steelrail.config.schema import Run
 from steelrail.errors import ClusterError
 from steelrail.formats.squeue import Identity, QueueRow, parse_identity
 from steelrail.launch.jobs import read_jobs
-from steelrail.launch.request import folder_digest, job_name
+from steelrail.launch.request import Stage, folder_digest, job_name
 
 
 def stop(run: Run) -> str:
@@ -23,12 +23,27 @@ def stop(run: Run) -> str:
     if run.slurm.executor == "local":
         return _stop_local(run)
     slurm = Slurm()
-    rows = slurm.queue(user_name(), job_name(run.name, "train"))
-    mine = folder_digest(results_folder(run))
-    found = [(row, one) for row in rows if (one := parse_identity(row.comment)) and one.folder in ("", mine)]
+    found = _alive(run, slurm, "train")
     if not found:
-        return f"run {run.name}: no training job is alive, nothing to stop"
+        return _stop_before_training(run, slurm)
     return "\n".join(_stop_job(run, slurm, row, identity) for row, identity in found)
+
+
+def _alive(run: Run, slurm: Slurm, stage: Stage) -> list[tuple[QueueRow, Identity]]:
+    mine = folder_digest(results_folder(run))
+    rows = slurm.queue(user_name(), job_name(run.name, stage))
+    return [(row, one) for row in rows if (one := parse_identity(row.comment)) and one.folder in ("", mine)]
+
+
+def _stop_before_training(run: Run, slurm: Slurm) -> str:
+    """Cancel a fabric job, with which its chain ends; say what else may go on and submit a training job later."""
+    jobs = [row.job_id for row, _ in _alive(run, slurm, "fabric")]
+    for job_id in jobs:
+        slurm.cancel(job_id)
+    if jobs:
+        return f"run {run.name}: fabric job {', '.join(jobs)} is cancelled, and the chain that waits for it ends"
+    do = "a chain that is still before training goes on: end its Snakemake (Ctrl-C)"
+    return f"run {run.name}: no training job is alive, nothing to stop ({do})"
 
 
 def request_stop(folder: RunFolder) -> None:

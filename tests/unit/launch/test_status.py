@@ -3,11 +3,14 @@ import json
 import pytest
 from rundir import attempt, frozen_folder, rank_did, write_inputs
 
+from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import Ending
 from steelrail.errors import InputError
+from steelrail.formats.squeue import QueueRow
 from steelrail.launch import logs, status, stop
 from steelrail.launch.jobs import JobLine, add_job
 from steelrail.launch.policy import Action
+from steelrail.launch.request import job_comment
 from steelrail.train.plan import mfu
 
 
@@ -84,3 +87,30 @@ def test_logs_are_those_of_the_newest_attempt(local):
         folder.log(number).write_text(f"0: attempt {number}\n")
     assert list(logs.lines(local)) == ["0: attempt 2"]
     assert list(logs.lines(local, follow=True)) == ["0: attempt 2"]
+
+
+class Queue:
+    """A Slurm whose queue holds one fabric job of a run."""
+
+    def __init__(self, run, jobs):
+        self.run, self.jobs, self.cancelled = run, jobs, []
+
+    def queue(self, user, name):
+        comment = job_comment(self.run.name, "fabric", "0123456789ab", results_folder(self.run))
+        found = [QueueRow(job, "PENDING", "Resources", name, comment) for job in self.jobs]
+        return tuple(found) if name.endswith("-fabric") else ()
+
+    def cancel(self, job_id):
+        self.cancelled.append(job_id)
+
+
+def test_stop_before_training_ends_the_chain_at_its_fabric_job(here, monkeypatch):
+    slurm = Queue(here, ["77"])
+    monkeypatch.setattr(stop, "Slurm", lambda: slurm)
+    assert "fabric job 77 is cancelled" in stop.stop(here)
+    assert slurm.cancelled == ["77"]
+
+
+def test_stop_before_any_job_of_ours_says_what_goes_on(here, monkeypatch):
+    monkeypatch.setattr(stop, "Slurm", lambda: Queue(here, []))
+    assert "end its Snakemake (Ctrl-C)" in stop.stop(here)
