@@ -7,10 +7,13 @@ import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from steelrail.clients import clock
 from steelrail.clients.holder import this_process
 from steelrail.errors import BusyError, must
+
+_TRIES, _PAUSE_SECONDS = 10, 0.05
 
 
 @contextlib.contextmanager
@@ -21,14 +24,22 @@ def only_driver(folder: Path, run_name: str) -> Iterator[None]:
     """
     path = folder / "driver.lock"
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(_held(run_name, path)) from error
+        if not _taken(file):
+            raise BusyError(_held(run_name, path))
         file.truncate(0)
         file.write(json.dumps({"holder": this_process().text(), "since": clock.now()}))
         file.flush()
         yield
+
+
+def _taken(file: TextIO) -> bool:
+    """Take the lock; whoever only asks who holds it (``holder``) has it for a moment."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        clock.sleep(_PAUSE_SECONDS)
+    return False
 
 
 def holder(folder: Path) -> str | None:

@@ -47,3 +47,17 @@ def test_a_run_that_nobody_drives_has_no_holder(tmp_path):
     with only_driver(tmp_path, "demo"):
         pass
     assert holder(tmp_path) is None
+
+
+def test_somebody_who_asks_again_and_again_who_drives_keeps_no_driver_out(tmp_path):
+    ask = "import sys, pathlib\nfrom steelrail.launch.lock import holder\nprint('asks', flush=True)\n"
+    ask += "while True: holder(pathlib.Path(sys.argv[1]))"
+    asking = subprocess.Popen([sys.executable, "-c", ask, str(tmp_path)], stdout=subprocess.PIPE)
+    assert asking.stdout.readline() == b"asks\n"
+    try:
+        for _ in range(300):
+            with only_driver(tmp_path, "demo"):
+                pass
+    finally:
+        asking.kill()
+        asking.communicate()
