@@ -4,7 +4,8 @@
 ETC=/etc/slurm
 CONF=$DIR/conf
 LINKED=(slurm.conf gres.conf topology.conf)
-RENDER=() # what sed does to the files of conf besides filling in
+# What sed does to the files of conf besides filling in: GPU hosts may claim more cores and memory (MB) than four and 5,000.
+RENDER=(-e "s/CPUs=4 RealMemory=5000/CPUs=${STEELRAIL_DEV_CPUS:-4} RealMemory=${STEELRAIL_DEV_MEMORY:-5000}/")
 
 render_conf() {
   local file
