@@ -9,7 +9,8 @@
 # The old and strict one of the two S3 servers that `make test-faults` asks; docs/faults.md says how it differs.
 set -euo pipefail
 umask 077
-PROJECT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+PROJECT=$(cd "$HERE/../.." && pwd -P)
 DIR=${CEPH_RGW_DIR:-/var/lib/steelrail-ceph}
 HOST=${CEPH_RGW_HOST:-127.0.0.1}
 PORT=${CEPH_RGW_PORT:-7480}
@@ -20,36 +21,10 @@ CONF=$DIR/ceph.conf
 DAEMONS=(rgw osd mon) # in the order in which they end
 export CEPH_ARGS="--conf $CONF"
 
-say() { printf 'ceph-rgw: %s\n' "$*" >&2; }
-die() { say "$*"; exit 1; }
+# shellcheck source-path=SCRIPTDIR source=lib/processes.sh
+. "$HERE/lib/processes.sh"
 
-wait_for() { # SECONDS COMMAND...: poll until it succeeds
-  local end=$((SECONDS + $1)); shift
-  until "$@" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt "$end" ] || return 1
-    sleep 0.1
-  done
-}
-
-pid_of() { # DAEMON: its pid if it lives and is ours, whatever the pid file of an earlier boot says
-  local pid
-  pid=$(cat "$DIR/$1.pid" 2>/dev/null) && [ -n "$pid" ] || return 1
-  [ -r "/proc/$pid/stat" ] && ! grep -q ') [ZX] ' "/proc/$pid/stat" || return 1
-  tr '\0' '\n' <"/proc/$pid/cmdline" | grep -Fx -- "$CONF" >/dev/null || return 1
-  echo "$pid"
-}
-
-alive() { pid_of "$1" >/dev/null; }
-not_running() { ! alive "$1"; }
 port_open() { (exec 3<>"/dev/tcp/$HOST/$PORT") 2>/dev/null; }
-random_hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
-
-ensure() { # DAEMON COMMAND...: in the background, in a session of its own, unless it runs
-  local daemon=$1; shift
-  ! alive "$daemon" || return 0
-  setsid "$@" </dev/null >>"$DIR/$daemon.out" 2>&1 &
-  echo $! >"$DIR/$daemon.pid"
-}
 
 require_packages() {
   local program
@@ -132,7 +107,7 @@ make_key() { # NAME CAPABILITY...
 
 init_cluster() {
   local fsid; fsid=$(cat /proc/sys/kernel/random/uuid)
-  wipe_data
+  wipe # what an up that did not come to its end left
   mkdir -p "$DIR"/{run,log,crash,mon,osd}
   make_conf "$fsid"
   ceph-authtool --create-keyring "$DIR/keyring" --gen-key -n mon. --cap mon 'allow *' >/dev/null
@@ -140,20 +115,20 @@ init_cluster() {
   make_key osd.0 --cap mon 'allow profile osd' --cap osd 'allow *'
   make_key client.rgw.a --cap mon 'allow rwx' --cap osd 'allow rwx'
   monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$((MON + 1)),v1:127.0.0.1:$MON]" "$DIR/monmap" >/dev/null
-  ceph-mon -i a --mkfs --monmap "$DIR/monmap" --keyring "$DIR/keyring" -c "$CONF" >>"$DIR/mon.out" 2>&1
+  ceph-mon -i a --mkfs --monmap "$DIR/monmap" --keyring "$DIR/keyring" -c "$CONF" >>"$DIR/log/mkfs.out" 2>&1
 }
 
 make_osd() {
   local uuid; uuid=$(cat /proc/sys/kernel/random/uuid)
   ceph osd new "$uuid" >/dev/null 2>&1
-  ceph-osd -i 0 --mkfs -c "$CONF" --osd-uuid "$uuid" >>"$DIR/osd.out" 2>&1
+  ceph-osd -i 0 --mkfs -c "$CONF" --osd-uuid "$uuid" >>"$DIR/log/mkfs.out" 2>&1
 }
 
 osd_up() { ceph --connect-timeout 3 osd stat | grep -q '1 up' && ceph --connect-timeout 3 tell osd.0 version; }
 
 make_user() {
   local access secret; access=$(random_hex 10); secret=$(random_hex 20)
-  radosgw-admin user create --uid=steelrail --display-name=steelrail --access-key="$access" --secret-key="$secret" >/dev/null 2>>"$DIR/rgw.out"
+  radosgw-admin user create --uid=steelrail --display-name=steelrail --access-key="$access" --secret-key="$secret" >/dev/null 2>>"$DIR/log/admin.out"
   printf '[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n' "$access" "$secret" >"$DIR/credentials"
 }
 
@@ -167,31 +142,28 @@ boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1").create_buc
 up() {
   require_packages
   mkdir -p "$DIR"; chmod 700 "$DIR"
-  if ! alive rgw && port_open; then die "port $PORT of $HOST must be free, is in use: set CEPH_RGW_PORT"; fi
+  if ! alive rgw && port_open; then die 1 "port $PORT of $HOST must be free, is in use: set CEPH_RGW_PORT"; fi
   local fresh=no; [ -e "$DIR/ready" ] || { fresh=yes; init_cluster; }
-  ensure mon ceph-mon -f -i a -c "$CONF"
-  wait_for 20 ceph --connect-timeout 2 mon stat || die "the monitor must start, did not: see $DIR/log"
+  alive mon || spawn mon ceph-mon -f -i a -c "$CONF"
+  wait_for 20 ceph --connect-timeout 2 mon stat || die 1 "the monitor must start, did not: see $DIR/log"
   [ $fresh = no ] || make_osd
-  ensure osd ceph-osd -f -i 0 -c "$CONF"
-  wait_for 40 osd_up || die "the OSD must start, did not: see $DIR/log"
-  ensure rgw radosgw -f -n client.rgw.a -c "$CONF"
-  wait_for 60 port_open || die "the gateway must start, did not: see $DIR/log"
+  alive osd || spawn osd ceph-osd -f -i 0 -c "$CONF"
+  wait_for 40 osd_up || die 1 "the OSD must start, did not: see $DIR/log"
+  alive rgw || spawn rgw radosgw -f -n client.rgw.a -c "$CONF"
+  wait_for 60 port_open || die 1 "the gateway must start, did not: see $DIR/log"
   [ $fresh = no ] || { make_user; make_bucket; touch "$DIR/ready"; }
   say "up: http://$HOST:$PORT, bucket $BUCKET; credentials in $DIR/credentials"
 }
 
-signal_all() { # SIGNAL: to what runs, and wait until it is gone
-  local daemon pid
-  for daemon in "${DAEMONS[@]}"; do
-    pid=$(pid_of "$daemon") || continue
-    kill "-$1" "$pid" 2>/dev/null || true
-    wait_for 15 not_running "$daemon" || kill -KILL "$pid" 2>/dev/null || true
-    wait_for 5 not_running "$daemon" || die "$daemon (pid $pid) must end on SIGKILL, is still there: look at /proc/$pid"
-    rm -f "$DIR/$daemon.pid"
-  done
+stop_all() { # SIGNAL
+  local daemon
+  for daemon in "${DAEMONS[@]}"; do stop "$daemon" 15 "$1"; done
 }
 
-wipe_data() { rm -rf "${DIR:?}"/{run,log,crash,mon,osd,keyring,monmap,credentials,ready,ceph.conf,*.out}; }
+wipe() {
+  stop_all TERM
+  rm -rf "${DIR:?}"/{run,log,crash,mon,osd,keyring,monmap,credentials,ready,ceph.conf}
+}
 
 status() {
   local daemon rc=0
@@ -208,9 +180,9 @@ print_env() {
 
 case ${1:-} in
   up) up ;;
-  kill) signal_all KILL ;;
-  down) signal_all TERM ;;
-  wipe) signal_all TERM; wipe_data ;;
+  kill) stop_all KILL ;;
+  down) stop_all TERM ;;
+  wipe) wipe ;;
   status) status ;;
   env) print_env ;;
   admin) shift; exec radosgw-admin "$@" ;;

@@ -12,6 +12,8 @@
 set -euo pipefail
 umask 022
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source-path=SCRIPTDIR source=lib/processes.sh
+. "$HERE/lib/processes.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/common.sh
 . "$HERE/lib/common.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/hosts.sh

@@ -1,19 +1,17 @@
 # shellcheck shell=bash
-# Paths, messages, and processes that we start, know again and end.
+# Paths, hosts, what the machine must have, and the ordinary user.
 
 DIR=${STEELRAIL_DEV_DIR:-/var/lib/steelrail-dev}
 DEV=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 PROJECT=$(cd "$DEV/../.." && pwd -P)
 NET=10.77.0
+# shellcheck disable=SC2034 # for the files that are sourced next
 HEAD=$NET.254
 NODES=(node1 node2 node3 node4)
 SPARE=node5
 HOSTS=("${NODES[@]}" "$SPARE" cpu1)
 DEV_USER=steelrail
 DEV_HOME=/home/$DEV_USER
-
-say() { printf 'cluster: %s\n' "$*" >&2; }
-die() { local rc=$1; shift; say "$*"; exit "$rc"; }
 
 # The kind of hosts a state folder was made for stands in its marker (nothing there: namespaces), for whoever comes later.
 host_kind() {
@@ -25,46 +23,6 @@ host_kind() {
     die 1 "the hosts of $DIR must be $kind, are $kept: end and forget that cluster (slurm/dev/cluster.sh wipe), or set STEELRAIL_DEV_DIR to another folder"
   echo "$kind"
 }
-
-wait_for() { # SECONDS COMMAND...: poll until it succeeds
-  local end=$((SECONDS + $1)); shift
-  until "$@" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt "$end" ] || return 1
-    sleep 0.1
-  done
-}
-
-pid_of() { # NAME: the pid if that process lives and is ours, whatever the pid file of an earlier boot says
-  local pid
-  pid=$(cat "$DIR/run/$1.pid" 2>/dev/null) && [ -n "$pid" ] || return 1
-  [ -r "/proc/$pid/stat" ] && ! grep -q ') [ZX] ' "/proc/$pid/stat" || return 1
-  # Its environment may be closed to us (another user's, in a container).
-  { tr '\0' '\n' <"/proc/$pid/cmdline"; tr '\0' '\n' <"/proc/$pid/environ" || true; } 2>/dev/null |
-    grep -F -- "$DIR/" >/dev/null || return 1
-  echo "$pid"
-}
-
-alive() { pid_of "$1" >/dev/null; }
-port_open() { (exec 3<>"/dev/tcp/$HEAD/$1") 2>/dev/null; }
-
-spawn() { # NAME COMMAND...: in the background, in a session of its own, without our lock
-  local name=$1; shift
-  setsid "$@" </dev/null >"$DIR/log/$name.out" 2>&1 9>&- &
-  echo $! >"$DIR/run/$name.pid"
-}
-
-stop() { # NAME [SECONDS]: TERM, then KILL; returns when it is gone
-  local pid
-  pid=$(pid_of "$1") || { rm -f "$DIR/run/$1.pid"; return 0; }
-  # A stopped process takes TERM only once it is continued.
-  kill -TERM "$pid" 2>/dev/null || true
-  kill -CONT "$pid" 2>/dev/null || true
-  wait_for "${2:-10}" not_running "$1" || kill -KILL "$pid" 2>/dev/null || true
-  wait_for 5 not_running "$1" || die 1 "$1 (pid $pid) must end on SIGKILL, is still there: look at /proc/$pid"
-  rm -f "$DIR/run/$1.pid"
-}
-
-not_running() { ! alive "$1"; }
 
 log_tail() { tail -n 15 "$DIR/log/$1" >&2 2>/dev/null || true; }
 

@@ -7,8 +7,6 @@ S3_PORTS=() # of its other parts; none given: SeaweedFS's own
 S3_BUCKET=steelrail
 CREDENTIALS=$DEV_HOME/.aws/credentials
 
-random_hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
-
 make_s3_keys() { # once per cluster; server and user must agree, so both files are made from one pair
   if [ ! -s "$DIR/s3/key" ]; then (umask 077; echo "$(random_hex 10) $(random_hex 20)" >"$DIR/s3/key"); fi
   local access secret; read -r access secret <"$DIR/s3/key"
