@@ -27,6 +27,7 @@ from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
 from steelrail.launch.budget import Accounts
 from steelrail.launch.endings import Observed, Verdict, judge
 from steelrail.launch.freeze import Frozen, read_frozen
+from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
 from steelrail.launch.local import LocalAllocation
 from steelrail.launch.policy import Action, Decision, decide
@@ -101,7 +102,8 @@ def _attempt(site: Site, nodes: Sequence[str]) -> Verdict:
     ledger.write_start(site.folder, site.allocation.host, entry)
     _log.info("attempt %d starts on %s, fence %s", entry.attempt, ",".join(entry.nodes), entry.epoch)
     ranks = _start(site, entry)
-    seen = Seen(Watch(clock.monotonic()), ends=site.allocation.ends())
+    lead = lead_seconds(site.run, site.folder, entry.attempt)
+    seen = Seen(Watch(clock.monotonic()), lead, ends=site.allocation.ends())
     code = watch_ranks(site, entry, ranks, seen)
     return judge(_observed(site, entry, ranks, seen, code))
 
@@ -138,7 +140,7 @@ def attempt_name(entry: Entry) -> str:
 
 
 def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> Observed:
-    world, lead = site.run.shape.world_size, site.run.slurm.lead_seconds
+    world = site.run.shape.world_size
     return Observed(
         world_size=world,
         exit_code=code,
@@ -148,7 +150,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         hang=seen.hang,
         asked=seen.asked,
         terminated=site.flags.terminated or traces.all_terminated(site.folder, entry.attempt, world),
-        near_limit=seconds_left(seen) < lead + 90,
+        near_limit=seconds_left(seen) < seen.lead + 90,
         lost_nodes=tuple(one for one in site.allocation.lost() if one in entry.nodes) if code else (),
         lived=traces.lived(site.folder, entry.attempt, world),
     )
@@ -174,8 +176,8 @@ def _decide(site: Site, verdict: Verdict, out: Collection[str]) -> Decision:
     progressed = durable is not None and durable > traces.newest_durable(site.folder, last.attempt)
     this_job = [entry.past for entry in entries[:-1] if entry.job_id == site.allocation.job_id]
     past = [*this_job, ledger.past_of(verdict, progressed)]
-    ends = site.allocation.ends()
-    room = ends is None or ends - clock.now() > 2 * site.run.slurm.lead_seconds + 60
+    ends, lead = site.allocation.ends(), lead_seconds(site.run, site.folder, last.attempt)
+    room = ends is None or ends - clock.now() > 2 * lead + 60
     spares = len(set(site.allocation.nodes()) - set(out)) - site.run.shape.nodes
     decision = decide(past, site.run.launch, room, spares)
     if site.flags.terminated and decision.action is Action.RESTART:

@@ -36,16 +36,16 @@ Asked = Literal["stop", "budget", "walltime"]
 
 @dataclass
 class Seen:
-    """What was noticed while the ranks ran."""
+    """What was noticed while the ranks ran. ``lead``: seconds before a known end at which they are told to save."""
 
     watch: Watch
+    lead: float
     hang: Hang | None = None
     asked: Asked | None = None
     asked_at: float = 0.0
     sent_at: float = 0.0
     ends: float | None = None
     first_end: float | None = None
-    lead: float = 0.0
     slurm_looked: float = field(default=float("-inf"))
 
 
@@ -145,7 +145,7 @@ def _ask_again(ranks: Ranks, seen: Seen, now: float) -> None:
 def _end_if_late(site: Site, ranks: Ranks, seen: Seen, now: float) -> None:
     """End ranks that were asked to save and did not in time, so that we can still answer before Slurm ends us."""
     overdue = seen.asked is not None and now - seen.asked_at > max(seen.lead, site.run.launch.hang_seconds)
-    if overdue or seconds_left(seen) < min(_MARGIN_SECONDS, site.run.slurm.lead_seconds / 2):
+    if overdue or seconds_left(seen) < min(_MARGIN_SECONDS, seen.lead / 2):
         _log.warning("the ranks did not end in time: ending them")
         seen.asked = seen.asked or "walltime"
         ranks.kill()

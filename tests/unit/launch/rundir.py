@@ -132,6 +132,16 @@ def rank_did(folder: RunFolder, number, steps, durable=(), resumed=None, heldout
     folder.metrics(number).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def saved(folder, number, *seconds):
+    """An attempt whose saves reached the store after so many seconds each, and NVMe after one."""
+    attempt(folder, number)
+    writer = EventWriter(folder.events(number, 0), number, 0, "node1", lambda: 1000.0)
+    for step, took in enumerate(seconds):
+        writer.write("durable", step=step, where="nvme", bytes=1, seconds=1.0)
+        writer.write("durable", step=step, where="store", bytes=1, seconds=took)
+    writer.close()
+
+
 def entry(attempt=1, **changes):
     """A line of the ledger: an attempt on two nodes."""
     known = {

@@ -1,7 +1,6 @@
 import pytest
-from rundir import attempt, rank_did
+from rundir import rank_did, saved
 
-from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.errors import ConfigError
 from steelrail.launch.lead import check_lead, flush_seconds, lead_seconds, needed_seconds
@@ -10,16 +9,6 @@ from steelrail.launch.lead import check_lead, flush_seconds, lead_seconds, neede
 @pytest.fixture
 def folder(tmp_path):
     return RunFolder(tmp_path)
-
-
-def saved(folder, number, *seconds):
-    """An attempt whose saves reached the store after so many seconds each, and NVMe after one."""
-    attempt(folder, number)
-    writer = EventWriter(folder.events(number, 0), number, 0, "node1", lambda: 1000.0)
-    for step, took in enumerate(seconds):
-        writer.write("durable", step=step, where="nvme", bytes=1, seconds=1.0)
-        writer.write("durable", step=step, where="store", bytes=1, seconds=took)
-    writer.close()
 
 
 def test_without_a_measured_save_the_configured_lead_holds(demo, folder):

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from rundir import saved
 
 import steelrail
 from steelrail.artifacts.train import Ending
@@ -84,6 +85,19 @@ def site(tmp_path, demo, monkeypatch):
     frozen = Frozen(str(code), "abc", "def", "ghi", "3.6")
     allocation = LocalAllocation(run, "42", "here", time.time())
     return Site(RunFolder(root), root.name, run, frozen, allocation, Flags(), lambda: next(epochs))
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The ranks of every attempt, as they are started."""
+    began, original = [], LocalAllocation.start
+
+    def start(self, *arguments):
+        began.append(original(self, *arguments))
+        return began[-1]
+
+    monkeypatch.setattr(LocalAllocation, "start", start)
+    return began
 
 
 def plan(site, **behaviour):
@@ -190,23 +204,24 @@ def test_a_signal_to_save_with_time_to_spare_goes_on_in_the_allocation(site):
     assert told(site) == [(Ending.WALLTIME, Action.RESTART), (Ending.DONE, Action.FINISH)]
 
 
-def test_ranks_that_saved_on_term_were_preempted_though_the_supervisor_heard_nothing(site):
+def test_ranks_that_saved_on_term_were_preempted_though_the_supervisor_heard_nothing(site, started):
     plan(site, a1r0="save", a1r1="save")
-    began = []
-    original = LocalAllocation.start
-
-    def start(self, *arguments):
-        began.append(original(self, *arguments))
-        return began[-1]
-
-    LocalAllocation.start = start
-    try:
-        after_start(site, 1, lambda: began[0].signal("TERM"))
-        with pytest.raises(TrainError, match="no queue to go back to"):
-            supervise.supervise(site)
-    finally:
-        LocalAllocation.start = original
+    after_start(site, 1, lambda: started[0].signal("TERM"))
+    with pytest.raises(TrainError, match="no queue to go back to"):
+        supervise.supervise(site)
     assert told(site) == [(Ending.PREEMPTION, Action.REQUEUE)]
+
+
+def test_a_measured_lead_longer_than_the_configured_one_decides_whether_the_limit_is_near(site, started, monkeypatch):
+    ends = time.time() + 200.0
+    monkeypatch.setattr(LocalAllocation, "ends", lambda self: ends)
+    assert ends - time.time() > 2 * site.run.slurm.lead_seconds + 60
+    saved(site.folder, 1, 100.0)
+    plan(site, a2r0="save", a2r1="save")
+    after_start(site, 2, lambda: started[0].signal("USR2"))
+    with pytest.raises(TrainError, match="the time limit is near: walltime: saved, going on"):
+        supervise.supervise(site)
+    assert told(site)[1:] == [(Ending.WALLTIME, Action.REQUEUE)]
 
 
 def test_a_store_that_gives_no_fence_stops_at_once(site):

@@ -49,12 +49,16 @@ def site_of(demo, tmp_path, ends):
     )
 
 
+def fresh(time, demo):
+    return Seen(Watch(time[0]), demo.slurm.lead_seconds)
+
+
 def beat(site, rank, progress, at):
     Heartbeat(1, rank, "n", 1, at, progress, 1, "step").write(site.folder.heartbeat(rank))
 
 
 def test_a_request_that_may_have_got_lost_is_sent_again(demo, tmp_path, time):
-    site, ranks, seen = site_of(demo, tmp_path, lambda: None), Ranks(), Seen(Watch(time[0]))
+    site, ranks, seen = site_of(demo, tmp_path, lambda: None), Ranks(), fresh(time, demo)
     site.folder.stop_request.write_text("{}")
     entry = SimpleNamespace(attempt=1)
     for _ in range(25):
@@ -64,7 +68,7 @@ def test_a_request_that_may_have_got_lost_is_sent_again(demo, tmp_path, time):
 
 
 def test_a_slurm_that_answers_late_makes_no_rank_look_hung(demo, tmp_path, time):
-    ranks, seen, entry, progress = Ranks(), Seen(Watch(time[0])), SimpleNamespace(attempt=1), [0]
+    ranks, seen, entry, progress = Ranks(), fresh(time, demo), SimpleNamespace(attempt=1), [0]
 
     def beats():
         progress[0] += 1
@@ -85,7 +89,7 @@ def test_a_slurm_that_answers_late_makes_no_rank_look_hung(demo, tmp_path, time)
 
 
 def test_ranks_that_outlive_one_that_is_gone_are_ended_after_a_moment_to_say_why(demo, tmp_path, time):
-    site, ranks, seen = site_of(demo, tmp_path, lambda: None), Ranks(), Seen(Watch(time[0]))
+    site, ranks, seen = site_of(demo, tmp_path, lambda: None), Ranks(), fresh(time, demo)
     entry = SimpleNamespace(attempt=1)
     vigil._look(site, entry, ranks, seen)
     ranks.ends = (TaskEnd(3, "n", "Killed", None),)
