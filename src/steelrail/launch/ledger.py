@@ -2,8 +2,8 @@
 
 - ``attempt_start``: job_id, segment, segment_started (Unix s), nodes, epoch, code_digest
 - ``note`` with ``step_id``: the job step that Slurm gave the attempt
-- ``attempt_end``: ending, reason, exit_code, culprit, mark, step, trace, progressed, action; the first one counts, so
-  that a supervisor that wakes up late changes nothing
+- ``attempt_end``: ending, reason, exit_code, culprit, mark, step, trace, host_silent, progressed, action; the first one
+  counts, so that a supervisor that wakes up late changes nothing
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Entry:
     culprit: str | None = None
     mark: str | None = None
     step: int | None = None
+    host_silent: bool = False
     progressed: bool = False
     action: Action | None = None
 
     @property
     def past(self) -> Past:
         """This attempt as the policy reads it."""
-        ending = self.ending or Ending.UNKNOWN
-        return Past(ending, self.progressed, self.exit_code, self.culprit, self.mark, self.step)
+        return past_of(self, self.progressed)
 
 
 def read(folder: RunFolder) -> tuple[Entry, ...]:
@@ -70,10 +70,17 @@ def entries(events: Iterable[Event]) -> tuple[Entry, ...]:
     return tuple(found[attempt] for attempt in sorted(found))
 
 
-def past_of(verdict: Verdict, progressed: bool) -> Past:
-    """Return an attempt that ended just now as the policy reads it."""
-    past = Past(verdict.ending, progressed, verdict.exit_code, verdict.culprit, verdict.mark, verdict.step)
-    return replace(past, host_silent=verdict.host_silent)
+def past_of(ended: Verdict | Entry, progressed: bool) -> Past:
+    """Return an attempt, one that ended just now or one of the ledger, as the policy reads it."""
+    return Past(
+        ending=ended.ending or Ending.UNKNOWN,
+        progressed=progressed,
+        exit_code=ended.exit_code,
+        culprit=ended.culprit,
+        mark=ended.mark,
+        step=ended.step,
+        host_silent=ended.host_silent,
+    )
 
 
 def write_start(folder: RunFolder, host: str, entry: Entry) -> None:
@@ -119,6 +126,7 @@ def write_end(
         mark=verdict.mark,
         step=verdict.step,
         trace=verdict.trace,
+        host_silent=verdict.host_silent,
         progressed=progressed,
         action=action.value if action else None,
         ended=ended,
@@ -158,6 +166,8 @@ def _ended(entry: Entry, event: Event) -> Entry:
         culprit=data["culprit"],
         mark=data["mark"],
         step=data["step"],
+        # Lines of before it was kept have none.
+        host_silent=data.get("host_silent", False),
         progressed=data["progressed"],
         action=Action(data["action"]) if data["action"] else None,
     )

@@ -1,3 +1,5 @@
+import json
+
 from rundir import entry
 
 from steelrail.artifacts.train import Ending
@@ -17,6 +19,26 @@ def test_an_attempt_is_read_back_with_its_step_and_ending(tmp_path):
     assert (read.job_id, read.step_id, read.nodes, read.epoch) == ("15", "15.0", ("node1", "node2"), 1)
     assert (read.ending, read.reason, read.action) == (Ending.JOB_ERROR, "why", Action.RESTART)
     assert read.past == Past(Ending.JOB_ERROR, True, 1, "node2", "ValueError: x", 7)
+
+
+def test_a_host_that_was_silent_is_so_for_the_next_segments_policy_too(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    verdict = Verdict(Ending.STALLED, "why", culprit="node2", mark="m", host_silent=True)
+    ledger.write_end(folder, "node1", 1, verdict, False, Action.RESTART)
+    (read,) = ledger.read(folder)
+    assert read.past == ledger.past_of(verdict, False) == Past(Ending.STALLED, False, None, "node2", "m", None, True)
+
+
+def test_an_end_of_before_silent_hosts_were_kept_is_read(tmp_path):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry())
+    ledger.write_end(folder, "node1", 1, Verdict(Ending.STALLED, "why", culprit="node2"), True, Action.RESTART)
+    start, end = folder.ledger.read_text().splitlines()
+    old = {name: value for name, value in json.loads(end).items() if name != "host_silent"}
+    folder.ledger.write_text(f"{start}\n{json.dumps(old)}\n")
+    (read,) = ledger.read(folder)
+    assert read.past == Past(Ending.STALLED, True, culprit="node2")
 
 
 def test_an_attempt_without_an_end_is_open(tmp_path):
