@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from steelrail import log
 from steelrail.artifacts.fabric import Measurement, PairMeasurement
 from steelrail.artifacts.files import write_artifact
 from steelrail.clients import clock
+from steelrail.clients.meeting import connect, meet
 from steelrail.clients.ranks import Master, RankPlace
 from steelrail.config.keys import fabric_key
 from steelrail.config.schema import Run
@@ -47,9 +46,11 @@ def measure(run: Run, place: RankPlace, at: Master, folder: JobFolder, progress:
     device = pick_device(run, place)
     _ask_nccl_to_say(folder, place, device)
     with progress.part("meet"):
-        store = _meet(place, at, wait_seconds(run))
+        store = meet(place, at, wait_seconds(run), AbsentError)
     with progress.part("connect"):
-        _connect(store, place, device, wait_seconds(run))
+        connect(store, "fabric", place, device, wait_seconds(run))
+        # NCCL wants a collective of all ranks before any exchange of two.
+        dist.all_reduce(torch.zeros(1, device=device))
     with progress.part("health"):
         fact = _own_fact(run, place, device)
         everyone = gather_records(fact, _FACT, device)
@@ -87,37 +88,6 @@ def pick_device(run: Run, place: RankPlace) -> torch.device:
 
 def _bound_by_slurm() -> bool:
     return "CUDA_VISIBLE_DEVICES" in os.environ
-
-
-def _meet(place: RankPlace, at: Master, seconds: float) -> TCPStore:
-    """Return the master's store once all ranks have been there. Raises ``AbsentError`` naming who is absent."""
-    limit = timedelta(seconds=seconds)
-    store = TCPStore(at.address, at.port, place.world_size, place.rank == 0, limit, wait_for_workers=False)
-    store.set(f"here/{place.rank}", place.host)
-    names = [f"here/{rank}" for rank in range(place.world_size)]
-    try:
-        store.wait(names, limit)
-    except (dist.DistStoreError, RuntimeError) as error:
-        absent = [rank for rank, name in enumerate(names) if not store.check([name])]
-        nodes = sorted({rank // place.ranks_per_node for rank in absent})
-        text = f"without ranks {absent[:16]} of nodes {nodes} (as the job numbers them)"
-        do = "look at those nodes' logs, or exclude them"
-        raise AbsentError(must("the ranks", "complete", text, f"after {seconds:.0f} s", do)) from error
-    return store
-
-
-def _connect(store: TCPStore, place: RankPlace, device: torch.device, seconds: float) -> None:
-    """Make the process group; no collective of it waits longer than ``seconds``."""
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore("fabric", store),
-        rank=place.rank,
-        world_size=place.world_size,
-        timeout=timedelta(seconds=seconds),
-        device_id=device if device.type == "cuda" else None,
-    )
-    # NCCL wants a collective of all ranks before any exchange of two.
-    dist.all_reduce(torch.zeros(1, device=device))
 
 
 def _own_fact(run: Run, place: RankPlace, device: torch.device) -> RankFact:

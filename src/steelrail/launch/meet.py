@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from steelrail.clients import clock
+from steelrail.clients.meeting import connect, meet
 from steelrail.clients.ranks import Master, RankPlace
 from steelrail.config.schema import Run
 from steelrail.errors import FabricError, NodeError, must
@@ -46,18 +45,7 @@ def take_device(run: Run, place: RankPlace) -> torch.device:
 
 def join(place: RankPlace, at: Master, device: torch.device, patience_seconds: float) -> None:
     """Meet the other ranks and make the default process group. Raises ``NodeError`` that names who did not come."""
-    patience = timedelta(seconds=patience_seconds)
-    store = TCPStore(at.address, at.port, place.world_size, place.rank == 0, patience, wait_for_workers=False)
-    store.set(f"here/{place.rank}", place.host)
-    _wait_for_all(store, place, patience)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore("train", store),
-        rank=place.rank,
-        world_size=place.world_size,
-        timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
-        device_id=device if device.type == "cuda" else None,
-    )
+    connect(meet(place, at, patience_seconds, NodeError), "train", place, device, _COLLECTIVE_SECONDS)
 
 
 def check_company(run: Run, place: RankPlace, device: torch.device) -> str:
@@ -80,17 +68,6 @@ def check_company(run: Run, place: RankPlace, device: torch.device) -> str:
         )
     cpus = len(os.sched_getaffinity(0))
     return f"leaf switches: {', '.join(leaves) or 'unknown'}; CPUs of rank {place.rank}: {cpus}"
-
-
-def _wait_for_all(store: TCPStore, place: RankPlace, patience: timedelta) -> None:
-    names = [f"here/{rank}" for rank in range(place.world_size)]
-    try:
-        store.wait(names, patience)
-    except (dist.DistStoreError, RuntimeError) as error:
-        absent = [rank for rank, name in enumerate(names) if not store.check([name])]
-        text = f"without ranks {absent[:16]}"
-        where = f"after {patience.total_seconds():.0f} s"
-        raise NodeError(must("the ranks", "complete", text, where, "look at the attempt's log")) from error
 
 
 def _require_free(device: torch.device, place: RankPlace) -> None:

@@ -197,7 +197,7 @@ def test_a_rank_writes_its_stacks_when_asked_and_goes_on_waiting(
     wait_for(lambda: read_artifact(folder.doing(0), Whereabouts).doing == "meet")
     folder.stacks(0).write_text("")
     one.send_signal(signal.SIGQUIT)
-    assert "rank_measure.py" in text_in(folder.stacks(0), "in _meet")
+    assert "meeting.py" in text_in(folder.stacks(0), "in meet\n")
     assert one.poll() is None
 
 
