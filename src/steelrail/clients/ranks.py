@@ -15,6 +15,8 @@ MASTER_ADDR = "STEELRAIL_MASTER_ADDR"
 MASTER_PORT = "STEELRAIL_MASTER_PORT"
 # The nodes of the ranks in their order, which is not Slurm's once a spare has taken a lost node's place.
 NODES = "STEELRAIL_NODES"
+# The fencing epoch that the supervisor claimed for this attempt.
+EPOCH = "STEELRAIL_EPOCH"
 # When the process began from which a node's ranks were forked (Unix seconds).
 NODE_STARTED = "STEELRAIL_NODE_STARTED"
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,253}")

@@ -20,7 +20,7 @@ from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.files import write_whole
 from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED, RunFolder
 from steelrail.clients import clock, process
-from steelrail.clients.ranks import NODE_STARTED, RankPlace, master, rank_place
+from steelrail.clients.ranks import EPOCH, NODE_STARTED, RankPlace, master, rank_place
 from steelrail.config.drills import drill_at
 from steelrail.config.schema import Category, Run
 from steelrail.errors import SteelrailError
@@ -40,7 +40,6 @@ PRELOAD = (
     "torch.utils.tensorboard",
     "boto3.s3.inject",
 )
-EPOCH_VARIABLE = "STEELRAIL_EPOCH"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _live(
     folder: RunFolder, attempt: int, place: RankPlace, events: EventWriter, pulse: Pulse, ears: Ears
 ) -> tuple[int, str]:
     run, frozen = read_frozen(folder)
-    rank = Rank(run, frozen, folder, attempt, int(os.environ[EPOCH_VARIABLE]), place, events, pulse, ears)
+    rank = Rank(run, frozen, folder, attempt, int(os.environ[EPOCH]), place, events, pulse, ears)
     rank.drill("startup")
     pulse.beat(None, "probes")
     probe_node(run, frozen, folder, place)

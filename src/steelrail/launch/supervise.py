@@ -16,7 +16,7 @@ from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence
 from steelrail.clients import clock
-from steelrail.clients.ranks import MASTER_ADDR, MASTER_PORT, free_port
+from steelrail.clients.ranks import EPOCH, MASTER_ADDR, MASTER_PORT, free_port
 from steelrail.clients.slurm import Slurm
 from steelrail.clients.store import Store
 from steelrail.clients.store_requests import note_answered
@@ -38,7 +38,6 @@ from steelrail.launch.watch import Watch
 
 _log = log.logger(__name__)
 
-EPOCH_VARIABLE = "STEELRAIL_EPOCH"
 RANK_MODULE = "steelrail.launch.rank"
 
 
@@ -127,7 +126,7 @@ def rank_environment(run: Run, frozen: Frozen, entry: Entry) -> dict[str, str]:
         "OMP_NUM_THREADS": str(run.slurm.cpus_per_rank),
         MASTER_ADDR: entry.nodes[0],
         MASTER_PORT: str(free_port()),
-        EPOCH_VARIABLE: str(entry.epoch),
+        EPOCH: str(entry.epoch),
         # Read by cuBLAS at its first use, which the checks before training already make.
         **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}),
         **run.slurm.environment,
