@@ -11,7 +11,6 @@ from steelrail.artifacts.files import write_whole
 from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR
 from steelrail.clients import clock
 from steelrail.clients.disk import private_folder
-from steelrail.clients.ranks import MASTER_ADDR, MASTER_PORT, free_port
 from steelrail.clients.slurm import Slurm
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError
@@ -19,6 +18,7 @@ from steelrail.fabric.aftermath import may_go_better, say_of_try
 from steelrail.fabric.folder import JobFolder
 from steelrail.fabric.tries import END_SECONDS, TRIES, try_seconds
 from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
+from steelrail.launch.environment import rank_environment
 from steelrail.launch.local import LocalAllocation
 
 _log = log.logger(__name__)
@@ -59,18 +59,11 @@ def _new_try(job: JobFolder) -> JobFolder:
 
 
 def _start(run: Run, folder: JobFolder, allocation: Allocation) -> Ranks:
-    own = {
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(run.slurm.cpus_per_rank),
-        MASTER_ADDR: allocation.nodes()[0],
-        MASTER_PORT: str(free_port()),
-        **run.slurm.environment,
-    }
+    nodes = allocation.nodes()
+    env = rank_environment(run, os.environ.get("PYTHONPATH", ""), nodes[0], {})
     # A step of its own name: Slurm may still know that of the try before.
-    return allocation.start(
-        ["steelrail.fabric.rank", str(folder.root)], allocation.nodes(), own, f"fabric-{folder.root.name}", folder.log
-    )
+    name = f"fabric-{folder.root.name}"
+    return allocation.start(["steelrail.fabric.rank", str(folder.root)], nodes, env, name, folder.log)
 
 
 def _await(ranks: Ranks, seconds: float, folder: JobFolder) -> None:

@@ -16,7 +16,7 @@ from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence
 from steelrail.clients import clock
-from steelrail.clients.ranks import EPOCH, MASTER_ADDR, MASTER_PORT, free_port
+from steelrail.clients.ranks import EPOCH
 from steelrail.clients.slurm import Slurm
 from steelrail.clients.store import Store
 from steelrail.clients.store_requests import note_answered
@@ -26,7 +26,8 @@ from steelrail.launch import ledger, traces
 from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
 from steelrail.launch.budget import Accounts
 from steelrail.launch.endings import Observed, Verdict, judge
-from steelrail.launch.freeze import Frozen, read_frozen
+from steelrail.launch.environment import rank_environment
+from steelrail.launch.freeze import read_frozen
 from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
 from steelrail.launch.local import LocalAllocation
@@ -112,25 +113,16 @@ def _start(site: Site, entry: Entry) -> Ranks:
     return site.allocation.start(
         module,
         entry.nodes,
-        rank_environment(site.run, site.frozen, entry),
+        rank_environment(site.run, site.frozen.code, entry.nodes[0], _told(site.run, entry)),
         attempt_name(entry),
         site.folder.log(entry.attempt),
     )
 
 
-def rank_environment(run: Run, frozen: Frozen, entry: Entry) -> dict[str, str]:
-    """Return what the ranks' environment has beside this process's own; the run file's variables win."""
-    return {
-        "PYTHONPATH": frozen.code,
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(run.slurm.cpus_per_rank),
-        MASTER_ADDR: entry.nodes[0],
-        MASTER_PORT: str(free_port()),
-        EPOCH: str(entry.epoch),
-        # Read by cuBLAS at its first use, which the checks before training already make.
-        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}),
-        **run.slurm.environment,
-    }
+def _told(run: Run, entry: Entry) -> dict[str, str]:
+    # Read by cuBLAS at its first use, which the checks before training already make.
+    pinned = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}
+    return {EPOCH: str(entry.epoch), **pinned}
 
 
 def attempt_name(entry: Entry) -> str:

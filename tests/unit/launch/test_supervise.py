@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from rundir import saved
+from rundir import entry, saved
 
 import steelrail
 from steelrail.artifacts.train import Ending
@@ -241,12 +241,15 @@ def test_heartbeats_of_an_earlier_attempt_are_not_taken_for_this_one(site):
     assert [entry.attempt for entry in ledger.read(site.folder)] == [1, 2]
 
 
-def test_ranks_get_the_frozen_code_and_the_run_files_environment(site, change):
-    run = change(site.run, "slurm", environment={"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "3"})
-    entry = supervise._entry(site, ["here"])
-    env = supervise.rank_environment(run, site.frozen, entry)
-    assert (env["PYTHONPATH"], env["NCCL_DEBUG"], env["OMP_NUM_THREADS"]) == (site.frozen.code, "WARN", "3")
-    assert env["STEELRAIL_MASTER_ADDR"] == "here"
+def test_ranks_are_told_the_epoch_and_cublas_is_pinned_where_losses_must_repeat(site, change, monkeypatch):
+    given = []
+    monkeypatch.setattr(LocalAllocation, "start", lambda self, module, nodes, env, name, output: given.append(env))
+    for deterministic in (True, False):
+        run = change(site.run, "train", deterministic=deterministic)
+        supervise._start(Site(**{**site.__dict__, "run": run}), entry(epoch=5))
+    assert [env["STEELRAIL_EPOCH"] for env in given] == ["5", "5"]
+    assert [env.get("CUBLAS_WORKSPACE_CONFIG") for env in given] == [":4096:8", None]
+    assert {env["PYTHONPATH"] for env in given} == {site.frozen.code}
 
 
 def test_signals_that_submitit_would_answer_by_a_requeue_are_ours():
