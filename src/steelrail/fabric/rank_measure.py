@@ -12,11 +12,12 @@ from steelrail import log
 from steelrail.artifacts.fabric import Measurement, PairMeasurement
 from steelrail.artifacts.files import write_artifact
 from steelrail.clients import clock
+from steelrail.clients.device import own_device
 from steelrail.clients.meeting import connect, meet
 from steelrail.clients.ranks import Master, RankPlace
 from steelrail.config.keys import fabric_key
 from steelrail.config.schema import Run
-from steelrail.errors import FabricError, must
+from steelrail.errors import FabricError
 from steelrail.fabric.algorithms import name_algorithms
 from steelrail.fabric.facts import AbsentError, Facts, RankFact, merge_nodes
 from steelrail.fabric.folder import JobFolder
@@ -43,7 +44,7 @@ def measure(run: Run, place: RankPlace, at: Master, folder: JobFolder, progress:
     rank are lost, and NCCL's may wait. All ranks are through with it after the barrier, and end next.
     """
     started = clock.now()
-    device = pick_device(run, place)
+    device = own_device(run, place, 1, FabricError)
     _ask_nccl_to_say(folder, place, device)
     with progress.part("meet"):
         store = meet(place, at, wait_seconds(run), AbsentError)
@@ -66,28 +67,6 @@ def measure(run: Run, place: RankPlace, at: Master, folder: JobFolder, progress:
     if place.rank == 0:
         progress.begin("report")
         _write(_facts(run, everyone, pairs, measured, started, progress, folder), run, folder)
-
-
-def pick_device(run: Run, place: RankPlace) -> torch.device:
-    """Return this rank's device and make it current. Raises ``FabricError`` when the node has too few GPUs."""
-    if run.shape.device == "cpu":
-        torch.set_num_threads(1)
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    # Slurm may show each rank its own GPU alone.
-    index = place.local_rank if count > 1 else 0
-    if count == 0 or (index >= count) or (count == 1 and place.ranks_per_node > 1 and not _bound_by_slurm()):
-        needed = f"at least {place.ranks_per_node}"
-        raise FabricError(
-            must("GPUs that torch sees", needed, count, place.host, "check the driver and the node's GRES")
-        )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
-
-
-def _bound_by_slurm() -> bool:
-    return "CUDA_VISIBLE_DEVICES" in os.environ
 
 
 def _own_fact(run: Run, place: RankPlace, device: torch.device) -> RankFact:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from steelrail.clients import clock
+from steelrail.clients.device import own_device
 from steelrail.clients.meeting import connect, meet
 from steelrail.clients.ranks import Master, RankPlace
 from steelrail.config.schema import Run
@@ -29,17 +30,10 @@ class CulpritError(FabricError):
 
 def take_device(run: Run, place: RankPlace) -> torch.device:
     """Return this rank's device, made current. Raises ``NodeError`` unless it is there, ours alone, and free."""
-    if run.shape.device == "cpu":
-        torch.set_num_threads(max(1, run.slurm.cpus_per_rank))
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if count < place.ranks_per_node:
-        do = "check the driver, the node's GRES and slurm.gres"
-        raise NodeError(must("GPUs that torch sees", f"at least {place.ranks_per_node}", count, place.host, do))
-    device = torch.device("cuda", place.local_rank)
-    torch.cuda.set_device(device)
-    _require_free(device, place)
-    _require_peers(run, place)
+    device = own_device(run, place, run.slurm.cpus_per_rank, NodeError)
+    if device.type == "cuda":
+        _require_free(device, place)
+        _require_peers(run, place)
     return device
 
 
