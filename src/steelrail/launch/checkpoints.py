@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from steelrail.artifacts.files import results_folder
-from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.keep import Verdict, judge
 from steelrail.clients import clock
@@ -16,7 +15,7 @@ from steelrail.clients.store import Store, Unfinished
 from steelrail.config.schema import Run
 from steelrail.errors import BusyError, must
 from steelrail.launch.inputs import read_inputs
-from steelrail.launch.jobs import read_jobs
+from steelrail.launch.jobs import living_local_jobs
 from steelrail.launch.lock import only_driver
 from steelrail.launch.request import job_name
 from steelrail.units import show_bytes, show_seconds
@@ -136,11 +135,9 @@ def _refuse_beside_job(run: Run) -> None:
 
 def _living_job(run: Run) -> str | None:
     """Name a training job of this run that lives, under whatever key, or return none."""
-    train = results_folder(run) / "train"
-    roots = sorted(path for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
-    local = [line.job_id for root in roots for line in read_jobs(RunFolder(root)) if line.process_lives()]
+    local = living_local_jobs(run)
     if local or run.slurm.executor == "local":
-        return f"local job {local[0]}" if local else None
+        return f"local job {local[0][1].job_id}" if local else None
     rows = Slurm().queue(user_name(), job_name(run.name, "train"))
     return f"job {rows[0].job_id}, {rows[0].state.lower()}" if rows else None
 

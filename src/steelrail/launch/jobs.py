@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from steelrail.artifacts.files import write_whole
+from steelrail.artifacts.files import results_folder, write_whole
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients.holder import Holder
+from steelrail.config.schema import Run
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ def read_jobs(folder: RunFolder) -> tuple[JobLine, ...]:
     if not path.exists():
         return ()
     return tuple(JobLine(**fields) for fields in json.loads(path.read_text()))
+
+
+def living_local_jobs(run: Run) -> tuple[tuple[RunFolder, JobLine], ...]:
+    """Return the local training jobs of a run whose process lives, under whatever key, each with its run folder."""
+    train = results_folder(run) / "train"
+    roots = sorted(path for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
+    lines = [(RunFolder(root), line) for root in roots for line in read_jobs(RunFolder(root))]
+    return tuple((folder, line) for folder, line in lines if line.process_lives())
 
 
 def add_job(folder: RunFolder, line: JobLine) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 
 from steelrail.artifacts.files import results_folder, write_whole
 from steelrail.artifacts.trainer import RunFolder
@@ -14,7 +13,7 @@ from steelrail.clients.slurm import Slurm, user_name
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError
 from steelrail.formats.squeue import Identity, QueueRow, parse_identity
-from steelrail.launch.jobs import read_jobs
+from steelrail.launch.jobs import living_local_jobs
 from steelrail.launch.request import Stage, folder_digest, job_name
 
 
@@ -67,15 +66,9 @@ def _stop_job(run: Run, slurm: Slurm, row: QueueRow, identity: Identity) -> str:
 
 
 def _stop_local(run: Run) -> str:
-    train = results_folder(run) / "train"
-    roots = sorted(path for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
-    alive = [root for root in roots if _lives(root)]
-    for root in alive:
-        request_stop(RunFolder(root))
+    alive = living_local_jobs(run)
+    for folder, _ in alive:
+        request_stop(folder)
     if not alive:
         return f"run {run.name}: no training job is alive, nothing to stop"
     return f"run {run.name}: the local job was asked to save and end"
-
-
-def _lives(root: Path) -> bool:
-    return any(line.process_lives() for line in read_jobs(RunFolder(root)))

@@ -34,7 +34,7 @@ from steelrail.launch.finished import finished
 from steelrail.launch.freeze import Frozen, freeze, run_folder
 from steelrail.launch.inputs import Inputs, check_inputs, left_out, read_inputs, receipt_warnings
 from steelrail.launch.job import SteelrailJob
-from steelrail.launch.jobs import JobLine, add_job, read_jobs, submitit_folder
+from steelrail.launch.jobs import JobLine, add_job, living_local_jobs, read_jobs, submitit_folder
 from steelrail.launch.lead import check_lead
 from steelrail.launch.lock import only_driver
 from steelrail.launch.plan import show_plan
@@ -160,14 +160,12 @@ def _alive(run: Run, inputs: Inputs, folder: RunFolder) -> JobLine | None:
 
 
 def _alive_locally(run: Run, inputs: Inputs) -> JobLine | None:
-    train = results_folder(run) / "train"
-    for root in sorted(path for path in train.iterdir() if path.is_dir()) if train.is_dir() else []:
-        for line in read_jobs(RunFolder(root)):
-            if line.local and line.process_lives():
-                if root.name == inputs.key:
-                    return line
-                do = f"wait for it, or end process {line.job_id}"
-                raise BusyError(must(f"live job of run {run.name}", f"of key {inputs.key}", root.name, root, do))
+    for folder, line in living_local_jobs(run):
+        root = folder.root
+        if root.name == inputs.key:
+            return line
+        do = f"wait for it, or end process {line.job_id}"
+        raise BusyError(must(f"live job of run {run.name}", f"of key {inputs.key}", root.name, root, do))
     return None
 
 
