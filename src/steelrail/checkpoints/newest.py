@@ -11,7 +11,7 @@ from steelrail.checkpoints.lineage import Resumed, is_void
 from steelrail.checkpoints.manifest import Manifest, decode, digest, fault_of, size_fault
 from steelrail.checkpoints.place import Home
 from steelrail.clients.disk import on_disk
-from steelrail.clients.store import MissingObjectError, Store
+from steelrail.clients.store import MissingObjectError, Store, StoredObject
 from steelrail.errors import CheckpointError, must
 
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -52,7 +52,8 @@ class Candidate:
 
 def survey_store(store: Store, run: str, key: str) -> StoreView:
     """Return what the store holds of this key. Raises ``StoreError`` when it cannot say."""
-    folders = list_folders(store, run, key)
+    objects = objects_by_checkpoint(store, run, key)
+    folders = {which: {name: one.size_bytes for name, one in found.items()} for which, found in objects.items()}
     manifests, reasons = [], []
     for which in sorted((which for which, sizes in folders.items() if MANIFEST in sizes), reverse=True):
         try:
@@ -64,15 +65,20 @@ def survey_store(store: Store, run: str, key: str) -> StoreView:
     return StoreView(tuple(manifests), resumed, committed + bad, tuple(reasons))
 
 
-def list_folders(store: Store, run: str, key: str) -> dict[StepId, dict[str, int]]:
-    """Return the bytes of every object of every checkpoint folder in the store."""
-    prefix = store.key(run, key, "steps") + "/"
-    folders: dict[StepId, dict[str, int]] = {}
+def steps_prefix(store: Store, run: str, key: str) -> str:
+    """Return the prefix of all checkpoints of a key."""
+    return store.key(run, key, "steps") + "/"
+
+
+def objects_by_checkpoint(store: Store, run: str, key: str) -> dict[StepId, dict[str, StoredObject]]:
+    """Return the objects of every checkpoint folder in the store, by name. Raises ``StoreError`` when it cannot say."""
+    prefix = steps_prefix(store, run, key)
+    folders: dict[StepId, dict[str, StoredObject]] = {}
     for found in store.list(prefix):
         folder, _, name = found.key.removeprefix(prefix).partition("/")
         which = parse_folder(folder)
         if which is not None:
-            folders.setdefault(which, {})[name] = found.size_bytes
+            folders.setdefault(which, {})[name] = found
     return folders
 
 

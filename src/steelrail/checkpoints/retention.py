@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from steelrail.checkpoints import fence
 from steelrail.checkpoints.keep import Held, Verdict, heldout_loss_of, judge
 from steelrail.checkpoints.layout import LOCAL_COMMIT, MANIFEST, StepId, parse_folder
-from steelrail.checkpoints.newest import read_manifest
+from steelrail.checkpoints.newest import objects_by_checkpoint, read_manifest, steps_prefix
 from steelrail.checkpoints.place import Home
 from steelrail.clients import clock
 from steelrail.clients.disk import remove_folder
@@ -43,20 +43,9 @@ def sweep_store(home: Home, durable: StepId) -> None:
     store.abort_unfinished(steps_prefix(store, run, key), clock.now() - STALE_UPLOAD_SECONDS)
 
 
-def steps_prefix(store: Store, run: str, key: str) -> str:
-    """Return the prefix of all checkpoints of a key."""
-    return store.key(run, key, "steps") + "/"
-
-
 def survey(store: Store, run: str, key: str) -> tuple[Held, ...]:
     """Return every checkpoint folder of a key in the store. Raises ``StoreError`` when it cannot say."""
-    prefix = steps_prefix(store, run, key)
-    folders: dict[StepId, dict[str, StoredObject]] = {}
-    for found in store.list(prefix):
-        folder, _, name = found.key.removeprefix(prefix).partition("/")
-        which = parse_folder(folder)
-        if which is not None:
-            folders.setdefault(which, {})[name] = found
+    folders = objects_by_checkpoint(store, run, key)
     return tuple(_held(store, run, key, which, folders[which]) for which in sorted(folders, reverse=True))
 
 

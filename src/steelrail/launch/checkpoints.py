@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from steelrail.artifacts.files import results_folder
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.keep import Verdict, judge
+from steelrail.checkpoints.newest import steps_prefix
 from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm, user_name
 from steelrail.clients.store import Store, Unfinished
@@ -105,7 +106,7 @@ def sweep(run: Run) -> Overview:
         epoch = fence.current(store, run.name, key)
         verdicts, uploads = _judged(run, key, store, epoch)
         _remove(run, key, store, epoch, verdicts)
-        store.abort_unfinished(retention.steps_prefix(store, run.name, key), _stale_before())
+        store.abort_unfinished(steps_prefix(store, run.name, key), _stale_before())
     return _overview(run, key, store, verdicts, uploads, swept=True)
 
 
@@ -113,7 +114,7 @@ def _judged(run: Run, key: str, store: Store, epoch: int) -> tuple[tuple[Verdict
     """Return what becomes of every checkpoint, and the unfinished uploads that are old enough to go."""
     held = retention.survey(store, run.name, key)
     verdicts = judge(held, fence.resumes(store, run.name, key), epoch, run.checkpoints, _stale_before())
-    uploads = store.unfinished(retention.steps_prefix(store, run.name, key))
+    uploads = store.unfinished(steps_prefix(store, run.name, key))
     return verdicts, tuple(one for one in uploads if one.begun < _stale_before())
 
 
@@ -149,7 +150,7 @@ def _stale_before() -> float:
 def _overview(
     run: Run, key: str, store: Store, verdicts: Sequence[Verdict], uploads: Sequence[Unfinished], *, swept: bool
 ) -> Overview:
-    place = f"s3://{store.bucket}/{retention.steps_prefix(store, run.name, key)}"
+    place = f"s3://{store.bucket}/{steps_prefix(store, run.name, key)}"
     lines = tuple(_line(one, clock.now()) for one in verdicts)
     return Overview(run.name, key, place, lines, tuple(one.key for one in uploads), swept)
 
