@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelrail import errors
@@ -14,21 +13,20 @@ from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm, SlurmAway
 from steelrail.config.schema import Run
 from steelrail.errors import ClusterError, SteelrailError, StoppedError, TrainError, must
-from steelrail.formats.sacct import SacctRow, job_rows, over
+from steelrail.formats.sacct import job_rows, over
 from steelrail.formats.scontrol import JobView
 from steelrail.launch import ledger
 from steelrail.launch.freeze import read_frozen
 from steelrail.launch.inputs import Inputs, left_out
 from steelrail.launch.jobs import JobLine, read_jobs, submitit_folder
 from steelrail.launch.ledger import Entry
-from steelrail.launch.policy import Action, Decision, decide
+from steelrail.launch.policy import ENDED_ON_PURPOSE, Action, Decision, decide
 from steelrail.launch.record import write_record
-from steelrail.launch.segments import close_open
+from steelrail.launch.segments import accounts, close_open
 from steelrail.log import logger
 
 _log = logger(__name__)
 
-_FINAL = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
 _BY_EXIT_CODE = {
     kind.exit_code: kind
     for kind in (
@@ -141,14 +139,15 @@ def conclude(
     entries = ledger.read(folder)
     if entries and entries[-1].ending is Ending.DONE:
         frozen_run, frozen = read_frozen(folder)
-        return write_record(frozen_run, frozen, inputs, folder, _accounts(slurm, folder))
+        jobs = [line.job_id for line in read_jobs(folder) if not line.local]
+        return write_record(frozen_run, frozen, inputs, folder, accounts(slurm, jobs))
     raise _error(run, folder, _last_word(entries, sight, job_id), sight)
 
 
 def _last_word(entries: Sequence[Entry], sight: Sight, job_id: str | None) -> Entry | None:
     """The attempt that says why the job ended: its own last one, or one that was ended on purpose before it."""
     mine = [entry for entry in entries if job_id in (None, entry.job_id)]
-    kept_to = [entry for entry in entries[-1:] if sight.word == "COMPLETED" and entry.ending in _FINAL]
+    kept_to = [entry for entry in entries[-1:] if sight.word == "COMPLETED" and entry.ending in ENDED_ON_PURPOSE]
     return next(iter(mine[-1:] or kept_to), None)
 
 
@@ -156,8 +155,8 @@ def _error(run: Run, folder: RunFolder, last: Entry | None, sight: Sight) -> Ste
     again = "run train again to resume from the newest checkpoint"
     if folder.stop_request.exists():
         return StoppedError(must(f"run {run.name}", "trained to its end", "stopped on request", folder.root, again))
-    if sight.word == "CANCELLED" or (last is not None and last.ending in _FINAL):
-        how = last.ending.value if last is not None and last.ending in _FINAL else "cancelled"
+    if sight.word == "CANCELLED" or (last is not None and last.ending in ENDED_ON_PURPOSE):
+        how = last.ending.value if last is not None and last.ending in ENDED_ON_PURPOSE else "cancelled"
         return StoppedError(must(f"run {run.name}", "trained to its end", how, folder.root, again))
     if last is None and sight.word == "COMPLETED":
         do = "raise cost.budget_usd, or see the supervisor's log there"
@@ -185,14 +184,3 @@ def _trace(folder: RunFolder, attempt: int) -> str:
     ends = [one for one in read_events(folder.ledger) if one.kind == "attempt_end" and one.attempt == attempt]
     trace = ends[0].data.get("trace", "") if ends else ""
     return f"\n{trace.rstrip()}" if trace else ""
-
-
-def _accounts(slurm: Slurm | None, folder: RunFolder) -> Mapping[str, tuple[SacctRow, ...]]:
-    ids = [line.job_id for line in read_jobs(folder) if re.fullmatch(r"\d+", line.job_id) and not line.local]
-    if slurm is None or not ids:
-        return {}
-    try:
-        return job_rows(slurm.accounts(ids))
-    except SteelrailError as error:
-        _log.warning("Slurm's accounts cannot be read: %s", error)
-        return {}

@@ -60,7 +60,8 @@ _HOPELESS = {
 _OF_THE_HOST = {NodeError.exit_code, FabricError.exit_code}
 _OURS = (Ending.JOB_ERROR, Ending.STALLED, Ending.UNKNOWN)
 _PAUSE_SECONDS = 5.0
-_FINAL = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
+# Nothing follows these until somebody runs train again.
+ENDED_ON_PURPOSE = (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED)
 
 
 def decide(past: Sequence[Past], limits: Launch, room: bool = True, spares: int = -1) -> Decision:
@@ -72,7 +73,7 @@ def decide(past: Sequence[Past], limits: Launch, room: bool = True, spares: int 
     last = past[-1]
     if last.ending is Ending.DONE:
         return Decision(Action.FINISH, "done")
-    if last.ending in _FINAL:
+    if last.ending in ENDED_ON_PURPOSE:
         return Decision(Action.STOP, f"the run was {last.ending.value}")
     if last.ending is Ending.WALLTIME:
         return _after_walltime(past, limits, room)

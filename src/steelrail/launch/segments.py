@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from steelrail.artifacts.train import Ending
@@ -27,7 +28,7 @@ def close_open(
     """
     entries = ledger.read(folder)
     open_entries = [entry for entry in entries if entry.ended is None and (entry.job_id, entry.segment) != running]
-    rows = _rows(slurm, sorted({entry.job_id for entry in open_entries}))
+    rows = accounts(slurm, sorted({entry.job_id for entry in open_entries}))
     for entry in open_entries:
         later = any(other.job_id == entry.job_id and other.segment > entry.segment for other in entries)
         later = later or (running is not None and running[0] == entry.job_id)
@@ -60,12 +61,13 @@ def with_state(entry: Entry, rows: tuple[SacctRow, ...]) -> Entry:
     return replace(entry, ending=verdict.ending, reason=verdict.reason)
 
 
-def _rows(slurm: Slurm | None, job_ids: list[str]) -> dict[str, tuple[SacctRow, ...]]:
+def accounts(slurm: Slurm | None, job_ids: Iterable[str]) -> dict[str, tuple[SacctRow, ...]]:
+    """Return what Slurm's accounts say of jobs, by job; nothing while they cannot be read."""
     numbers = [job_id for job_id in job_ids if job_id.isdigit()]
     if slurm is None or not numbers:
         return {}
     try:
         return job_rows(slurm.accounts(numbers))
     except SteelrailError as error:
-        _log.warning("Slurm's accounts cannot be read, endings are told by the ledger alone: %s", error)
+        _log.warning("Slurm's accounts cannot be read, the ledger alone counts: %s", error)
         return {}

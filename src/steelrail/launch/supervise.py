@@ -31,7 +31,7 @@ from steelrail.launch.freeze import read_frozen
 from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
 from steelrail.launch.local import LocalAllocation
-from steelrail.launch.policy import Action, Decision, decide
+from steelrail.launch.policy import ENDED_ON_PURPOSE, Action, Decision, decide
 from steelrail.launch.segments import close_open
 from steelrail.launch.site import Flags, Site, over_budget
 from steelrail.launch.vigil import Seen, seconds_left, watch_ranks
@@ -192,7 +192,7 @@ def _leave(site: Site, verdict: Verdict, decision: Decision) -> str:
         if site.allocation.requeue([decision.exclude] if decision.exclude else []):
             _await_the_end()
         raise TrainError(f"{verdict.reason}: {decision.reason}; there is no queue to go back to")
-    if verdict.ending in (Ending.STOPPED, Ending.BUDGET, Ending.CANCELLED):
+    if verdict.ending in ENDED_ON_PURPOSE:
         return verdict.ending.value
     raise TrainError(f"{verdict.reason}: {decision.reason}")
 
