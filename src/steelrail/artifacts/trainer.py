@@ -15,7 +15,6 @@ EXIT_DONE = 0
 EXIT_ERROR = 1
 # Above any SteelrailError exit code and below 128 + signal, so that no two meanings share a number.
 EXIT_SAVED = 75  # asked to save by a signal: state is on NVMe (and in the store where time allowed)
-EXIT_HUNG = 76  # the rank's own watchdog ended it
 
 
 @dataclass(frozen=True)

@@ -116,20 +116,6 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all: temporary name, flush, rename. Raises ``NodeError``."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with on_disk(target), source.open("rb") as reader, temporary.open("xb") as writer:
-            shutil.copyfileobj(reader, writer, CHUNK_BYTES)
-            writer.flush()
-            os.fsync(writer.fileno())
-            temporary.replace(target)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
 def remove_folder(path: Path) -> None:
     """Remove a folder and what is in it; one that is not there is no error. Raises ``NodeError``."""
     with on_disk(path), contextlib.suppress(FileNotFoundError):

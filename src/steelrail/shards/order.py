@@ -16,7 +16,6 @@ Ids = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 ROUNDS = 8
-MAX_SEQUENCES = 2**62
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # splitmix64's finalizer (Steele et al., 2014)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 

@@ -18,8 +18,6 @@ _IN_BLOCK = {
     "feed_forward.up.weight": "mlp.up_proj.weight",
     "feed_forward.down.weight": "mlp.down_proj.weight",
 }
-_OURS_WHOLE = {theirs: ours for ours, theirs in _WHOLE.items()}
-_OURS_IN_BLOCK = {theirs: ours for ours, theirs in _IN_BLOCK.items()}
 
 
 def to_hugging_face(name: str) -> str:
@@ -28,11 +26,3 @@ def to_hugging_face(name: str) -> str:
         return _WHOLE[name]
     _, index, rest = name.split(".", 2)
     return f"model.layers.{index}.{_IN_BLOCK[rest]}"
-
-
-def from_hugging_face(name: str) -> str:
-    """Return our name of Hugging Face's ``name``. Raises ``KeyError`` for a name that no Llama has."""
-    if not name.startswith("model.layers."):
-        return _OURS_WHOLE[name]
-    index, rest = name.removeprefix("model.layers.").split(".", 1)
-    return f"blocks.{index}.{_OURS_IN_BLOCK[rest]}"

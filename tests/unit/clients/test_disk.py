@@ -85,20 +85,6 @@ def test_free_bytes_are_those_of_the_file_system(tmp_path: Path) -> None:
     assert disk.free_bytes(tmp_path) == pytest.approx(state.f_bavail * state.f_frsize, rel=0.05)
 
 
-def test_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "from").write_bytes(b"x" * 10)
-    disk.copy_file(tmp_path / "from", tmp_path / "to")
-    assert (tmp_path / "to").read_bytes() == b"x" * 10
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(disk.shutil, "copyfileobj", full)
-    with pytest.raises(NodeError, match="full"):
-        disk.copy_file(tmp_path / "from", tmp_path / "second")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["from", "to"]
-
-
 def test_removing_an_absent_folder_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     disk.remove_folder(tmp_path / "a")
