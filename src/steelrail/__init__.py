@@ -14,14 +14,14 @@ from steelrail.config.schema import Run
 if TYPE_CHECKING:
     from steelrail.launch.job import SteelrailJob
     from steelrail.launch.submit import submit
-    from steelrail.prepare import prepare
+    from steelrail.data import prepare
 
 __all__ = ["Run", "SteelrailJob", "load_run", "parse_run", "prepare", "submit"]
 
 # Imported only when asked for: ranks and shard jobs never submit, and start sooner without.
 _HOMES = {
     "SteelrailJob": "steelrail.launch.job",
-    "prepare": "steelrail.prepare",
+    "prepare": "steelrail.data",
     "submit": "steelrail.launch.submit",
 }
 

@@ -63,7 +63,8 @@ class RunFolder:
 class Heartbeat:
     """A rank's sign of life. ``progress`` counts whatever moves (steps, files, bytes); ``doing`` says what it is at.
 
-    ``at`` is the function in which its main thread is, where the trainer can tell; ``waits``: that is a collective.
+    ``at`` is the function in which its main thread is, where the trainer can tell; ``waits``: that is a collective, or
+    the GPU is in one, which ``collective`` then names.
     """
 
     attempt: int
@@ -76,6 +77,7 @@ class Heartbeat:
     doing: str
     at: str = ""
     waits: bool = False
+    collective: str = ""
 
     def write(self, path: Path) -> None:
         """Replace the heartbeat file. Not flushed to disk: only its age matters."""

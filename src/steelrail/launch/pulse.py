@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +18,8 @@ from steelrail.artifacts.trainer import EXIT_ERROR, Heartbeat, read_heartbeat
 from steelrail.clients import clock
 
 BEAT_SECONDS = 1.0
+# Heartbeats without progress after which the GPU is asked what it waits in.
+_STILL_BEATS = 3
 # Python frames between a wait and the collective that it belongs to: few, while a loop's own frames lie further out.
 _FRAMES = 4
 SAVE_SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
@@ -29,7 +32,10 @@ class Pulse:
         self._path, self._attempt, self._rank, self._host = path, attempt, rank, host
         self._progress, self._step, self._doing = 0, -1, "start"
         self._parent, self._main = os.getppid(), threading.main_thread().ident or 0
+        self._still, self._written = 0, -1
         self._lock = threading.Lock()
+        self.pending: Callable[[], str] = lambda: ""
+        """Names the collective that the GPU has not finished; set once there is one (``train.flight``)."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def beat(self, step: int | None, doing: str) -> None:
@@ -75,6 +81,9 @@ class Pulse:
 
     def _write(self) -> None:
         at, waits = whereabouts(sys._current_frames().get(self._main))
+        self._still = self._still + 1 if self._progress == self._written else 0
+        self._written = self._progress
+        collective = self.pending() if self._still >= _STILL_BEATS else ""
         with self._lock:
             beat = Heartbeat(
                 attempt=self._attempt,
@@ -86,7 +95,8 @@ class Pulse:
                 step=self.step,
                 doing=self._doing,
                 at=at,
-                waits=waits,
+                waits=waits or bool(collective),
+                collective=collective,
             )
         beat.write(self._path)
 

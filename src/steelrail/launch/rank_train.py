@@ -40,6 +40,7 @@ from steelrail.shards.loader import (
 from steelrail.shards.order import Order
 from steelrail.shards.part import shards_folder
 from steelrail.shards.stagein import Follower, stage_in
+from steelrail.train import flight
 from steelrail.train.context import Outcome, TrainContext, TrainState
 from steelrail.train.deterministic import pinned
 from steelrail.train.edge import build, train
@@ -81,9 +82,10 @@ def train_rank(rank: Rank, at: Master) -> bool:
     """Take part in training to its end; return whether that was a save on a signal, not the last step."""
     device = take_device(rank.run, rank.place)
     # NCCL reads them once, when the first group of ranks is made.
-    os.environ.update(pinned(rank.run, os.environ))
+    os.environ.update({**flight.VARIABLES, **os.environ, **pinned(rank.run, os.environ)})
     rank.pulse.beat(None, "meet")
     join(rank.place, at, device, rank.run.launch.startup_seconds)
+    rank.pulse.pending = flight.pending
     rank.events.write("note", text=check_company(rank.run, rank.place, device))
     rank.events.write("reached", what="collective")
     _check_fabric(rank, device)

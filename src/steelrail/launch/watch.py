@@ -68,14 +68,14 @@ def find_hang(watch: Watch, world_size: int, now: float, hang_seconds: float, st
         return Hang(missing, "?", late, "starting", True) if late > max(limit, startup_seconds / 2) else None
     quiet = max(watch.ranks.items(), key=lambda item: now - item[1].heard)
     if now - quiet[1].heard > (limit if quiet[1].beat.doing not in LOADING else max(limit, LOADING_SECONDS)):
-        hang = _hang(quiet[0], quiet[1], now - quiet[1].heard, silent=True)
+        hang = _hang(watch, quiet[0], now - quiet[1].heard, silent=True)
         return replace(hang, host_silent=_is_silent(watch, quiet[1].beat.host, world_size, now))
     idle = now - max(one.advanced for one in watch.ranks.values())
     if idle <= (limit if _in_steps(watch) else max(limit, startup_seconds)):
         return None
     ordered = sorted(watch.ranks.items(), key=lambda item: _place_in_order(item[1], now))
     rank, seen = ordered[0]
-    hang = _hang(rank, seen, idle, silent=now - seen.heard > SILENT_SECONDS)
+    hang = _hang(watch, rank, idle, silent=now - seen.heard > SILENT_SECONDS)
     alike = [other for other, one in ordered if _class(one, now) == _class(seen, now)]
     return replace(hang, stands_out=len(alike) < world_size or world_size == 1)
 
@@ -102,10 +102,17 @@ def _place_in_order(seen: Seen, now: float) -> tuple[tuple[bool, int, bool], flo
     return (_class(seen, now), seen.advanced, seen.beat.rank)
 
 
-def _hang(rank: int, seen: Seen, seconds: float, silent: bool) -> Hang:
-    at = seen.beat.doing if seen.beat.step is None else f"{seen.beat.doing}, step {seen.beat.step}"
-    at = f"{at}, in {seen.beat.at}" if seen.beat.at else at
-    return Hang(rank, seen.beat.host, seconds, at, silent)
+def _hang(watch: Watch, rank: int, seconds: float, silent: bool) -> Hang:
+    beat = watch.ranks[rank].beat
+    at = beat.doing if beat.step is None else f"{beat.doing}, step {beat.step}"
+    at = f"{at}, in {beat.at}" if beat.at else at
+    return Hang(rank, beat.host, seconds, at + _what_others_wait_in(watch, rank), silent)
+
+
+def _what_others_wait_in(watch: Watch, culprit: int) -> str:
+    """Name the collective that a culprit keeps others in, as the first of them says it."""
+    waiting = [(rank, one.beat) for rank, one in sorted(watch.ranks.items()) if one.beat.waits and rank != culprit]
+    return f"; rank {waiting[0][0]} waits in {waiting[0][1].collective or waiting[0][1].at}" if waiting else ""
 
 
 def _seen(before: Seen | None, beat: Heartbeat, now: float) -> Seen:

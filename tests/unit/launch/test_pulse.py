@@ -77,3 +77,20 @@ def test_where_a_thread_is_and_whether_it_waits_for_others():
     )
     assert whereabouts(scope["all_reduce"]()) == ("c10d.all_reduce", True)
     assert whereabouts(None) == ("", False)
+
+
+def test_the_gpu_is_asked_what_it_waits_in_only_once_a_rank_stands_still(tmp_path):
+    path = tmp_path / "heartbeats" / "rank-00000.json"
+    pulse, asked = Pulse(path, 1, 0, "node1"), []
+    pulse.pending = lambda: asked.append(1) or "all_gather 7 of default_pg"
+    for step in range(5):
+        pulse.beat(step, "step")
+        pulse._write()
+    assert (asked, read_heartbeat(path).collective) == ([], "")
+    for _ in range(3):
+        pulse._write()
+    beat = read_heartbeat(path)
+    assert (len(asked), beat.collective, beat.waits) == (1, "all_gather 7 of default_pg", True)
+    pulse.beat(5, "step")
+    pulse._write()
+    assert read_heartbeat(path).collective == ""

@@ -67,7 +67,20 @@ def test_ranks_that_wait_in_a_collective_are_told_from_the_one_that_does_not():
         for now in range(10, 100)
     ]
     _, found = run(looks)
-    assert (found.rank, found.stands_out, found.doing) == (3, True, "step, step 9, in x.y")
+    assert (found.rank, found.stands_out) == (3, True)
+    assert found.doing == "step, step 9, in x.y; rank 0 waits in x.y"
+
+
+def test_the_collective_that_gpus_wait_in_is_named_beside_the_culprit():
+    looks = [(float(now), healthy(now)) for now in range(10)]
+    wait = {"waits": True, "collective": "all_gather 118 of default_pg", "at": "streams.synchronize"}
+    looks += [
+        (float(now), {rank: replace(beat(rank, now, 10, 9), **({} if rank == 1 else wait)) for rank in range(4)})
+        for now in range(10, 100)
+    ]
+    _, found = run(looks)
+    assert (found.rank, found.stands_out) == (1, True)
+    assert found.doing.endswith("; rank 0 waits in all_gather 118 of default_pg")
 
 
 def test_when_all_ranks_wait_for_each_other_nobody_is_to_blame():
