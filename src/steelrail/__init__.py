@@ -12,9 +12,9 @@ from steelrail.config.load import load_run, parse_run
 from steelrail.config.schema import Run
 
 if TYPE_CHECKING:
+    from steelrail.data import prepare
     from steelrail.launch.job import SteelrailJob
     from steelrail.launch.submit import submit
-    from steelrail.data import prepare
 
 __all__ = ["Run", "SteelrailJob", "load_run", "parse_run", "prepare", "submit"]
 
