@@ -11,13 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import read_artifact, results_folder, write_artifact, write_whole
+from steelrail.artifacts.files import on_results, read_artifact, results_folder, write_artifact, write_whole
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder, this_process
 from steelrail.clients.store_requests import note_answered
@@ -26,7 +26,7 @@ from steelrail.config.load import load_run
 from steelrail.config.prices import price_book_digest
 from steelrail.config.schema import Run
 from steelrail.corpus.edge import list_corpus
-from steelrail.errors import BusyError, ConfigError, SteelrailError, must
+from steelrail.errors import BusyError, ConfigError, FullError, SteelrailError, must
 from steelrail.launch.checks import check_init
 from steelrail.launch.inputs import folder_digest
 from steelrail.shards.edge import part_path, tokenizer_digest
@@ -72,13 +72,14 @@ class Chain:
         if not self.is_head:
             return
         check_init(self.run)
-        private_folder(Path(self.folder))
-        _hold(_take_lock(Path(self.folder) / "snakemake.lock", self.run.name))
-        os.environ[PARENT_VARIABLE] = this_process().text()
-        write_artifact(Path(self.listing), self.corpus)
-        note_answered(Path(self.folder), "corpus", self.corpus_key)
-        for old in self._failures():
-            old.unlink()
+        with on_results(Path(self.folder)):
+            private_folder(Path(self.folder))
+            _hold(_take_lock(Path(self.folder) / "snakemake.lock", self.run.name))
+            os.environ[PARENT_VARIABLE] = this_process().text()
+            write_artifact(Path(self.listing), self.corpus)
+            note_answered(Path(self.folder), "corpus", self.corpus_key)
+            for old in self._failures():
+                old.unlink()
 
     def fail(self) -> None:
         """End Snakemake as the stage that failed ended: its message once more, last, and its exit code.
@@ -111,7 +112,9 @@ def leave_word(log: str, error: SteelrailError | None) -> None:
     if error is None:
         path.unlink(missing_ok=True)
         return
-    write_whole(path, json.dumps({"exit_code": error.exit_code, "message": str(error)}).encode())
+    # A full file system takes no word; the message itself was said.
+    with suppress(FullError):
+        write_whole(path, json.dumps({"exit_code": error.exit_code, "message": str(error)}).encode())
 
 
 def open_chain(word: str | None, is_head: bool) -> Chain:
@@ -162,20 +165,20 @@ def _refuse_credentials_in_environment(run: Run) -> None:
         raise ConfigError(message)
 
 
-def _take_lock(path: Path, run_name: str) -> IO[str]:
-    file = path.open("a+")
+def _take_lock(path: Path, run_name: str) -> IO[bytes]:
+    # Unbuffered: what a full file system does not take must not be tried again when the file is closed.
+    file = path.open("ab+", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.seek(0)
-        holder = _named(file.read())
+        holder = _named(file.read().decode(errors="replace"))
         message = must(
             f"run {run_name}", "driven by one Snakemake", f"driven by {holder}", path, "wait for it, or end it first"
         )
         raise BusyError(message) from error
     file.truncate(0)
-    file.write(this_process().text())
-    file.flush()
+    file.write(this_process().text().encode())
     return file
 
 
@@ -188,10 +191,10 @@ def _named(text: str) -> str:
 
 
 # The lock lives as long as its file is open: as long as this process.
-_held: list[IO[str]] = []
+_held: list[IO[bytes]] = []
 
 
-def _hold(file: IO[str]) -> None:
+def _hold(file: IO[bytes]) -> None:
     _held.append(file)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steelrail import chain, log
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import read_artifact, results_folder
+from steelrail.artifacts.files import on_results, read_artifact, results_folder
 from steelrail.clients.disk import private_folder
 from steelrail.config.load import load_run
 from steelrail.config.schema import Run
@@ -141,8 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.configure(logging.INFO)
     try:
         run = load_run(parsed.config)
-        _log_to(parsed.log, run)
-        parsed.verb.act(run, parsed)
+        with on_results(results_folder(run)):
+            _log_to(parsed.log, run)
+            parsed.verb.act(run, parsed)
     except SteelrailError as error:
         _LOG.error("%s", error)
         if parsed.log:

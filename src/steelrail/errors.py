@@ -42,6 +42,10 @@ class NodeError(SteelrailError):
     exit_code = 6
 
 
+class FullError(NodeError):
+    """The file system of the results folder takes no more bytes."""
+
+
 class FabricError(SteelrailError):
     """The links between the GPUs are not fit to train on."""
 

@@ -27,7 +27,16 @@ def configure(level: int = logging.INFO) -> None:
 def also_to(path: Path) -> None:
     """Append every log line to ``path`` too, after a line that marks the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger().addHandler(_formatted(logging.FileHandler(path, encoding="utf-8")))
+    logging.getLogger().addHandler(_formatted(_File(path, encoding="utf-8")))
+
+
+class _File(logging.FileHandler):
+    """A log file that is left, with one word of it, when it takes no more; logging's own way is a trace a line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say on standard error that no more lines go to the file, and why."""
+        logging.getLogger().removeHandler(self)
+        logger(__name__).error("%s takes no more lines: %s", self.baseFilename, sys.exc_info()[1])
 
 
 def _formatted(handler: logging.Handler) -> logging.Handler:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
+from steelrail.artifacts.files import on_results
 from steelrail.config.schema import Category
 
 _BLOCK_BYTES = 64 * 1024
@@ -67,12 +68,17 @@ class Event:
 
 
 class EventWriter:
-    """Appends events to one file, a line each, flushed at once. Safe to share between threads."""
+    """Appends events to one file, a line each, flushed at once. Safe to share between threads.
+
+    Every call raises ``FullError`` when the file system is full; the line then waits in memory for the next call.
+    """
 
     def __init__(self, path: Path, attempt: int, rank: int, host: str, clock: Callable[[], float]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_end(path)
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        with on_results(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _drop_torn_end(path)
+            self._file: TextIO = path.open("a", encoding="utf-8")
+        self._path = path
         self._attempt, self._rank, self._host, self._clock = attempt, rank, host, clock
         self._lock = threading.Lock()
 
@@ -90,7 +96,7 @@ class EventWriter:
             },
             separators=(",", ":"),
         )
-        with self._lock:
+        with self._lock, on_results(self._path):
             self._file.write(line + "\n")
             self._file.flush()
         return event
@@ -101,7 +107,8 @@ class EventWriter:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with on_results(self._path):
+            self._file.close()
 
 
 def _drop_torn_end(path: Path) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from steelrail.config.schema import Run
-from steelrail.errors import InputError, must
+from steelrail.errors import FullError, InputError, must
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TRIAL_BYTES = 4096
 
 
 class Artifact(BaseModel):
@@ -46,12 +51,46 @@ def results_folder(run: Run) -> Path:
     return Path(run.results) / run.name
 
 
+@contextlib.contextmanager
+def on_results(path: Path) -> Iterator[None]:
+    """Turn what a full file system (or a spent quota) says of ``path``, in a results folder, into ``FullError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise full_error(path) from error
+
+
+def full_error(path: Path) -> FullError:
+    """Return the one error of a results folder whose file system takes no more bytes."""
+    do = "free space there, or have the quota raised, and run the same command again"
+    return FullError(must("file system of the results folder", "able to take more bytes", "full", path, do))
+
+
+def takes_bytes(folder: Path) -> bool:
+    """Return whether the file system of ``folder`` takes a small file; no when it is full or the quota is spent."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"\0" * _TRIAL_BYTES)
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno not in _FULL
+    return True
+
+
 def write_artifact(path: Path, artifact: Artifact) -> None:
     """Write an artifact as indented JSON, whole or not at all."""
     write_whole(path, (artifact.model_dump_json(indent=1) + "\n").encode())
 
 
 def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` of a results folder, all of it or nothing. Raises ``FullError``."""
+    with on_results(path):
+        put_whole(path, data)
+
+
+def put_whole(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path``: temporary name, flush, rename, so that a reader sees all of it or the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -66,6 +105,25 @@ def write_whole(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()
         raise
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line (without its end) to a file of this user. One small write: jobs on many nodes may do it at once.
+
+    Raises ``FullError``; what a full file system took of the line is then a line that readers leave out.
+    """
+    with on_results(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            # What a killed writer left without its end must not be joined to this line.
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            whole = b"\n" * torn + line + b"\n"
+            if os.write(descriptor, whole) < len(whole):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+from steelrail.artifacts.files import append_line
 
 FILE = "jobs.jsonl"
 
@@ -21,14 +22,9 @@ class NotedJob:
 
 
 def note_job(run_folder: Path, job: NotedJob) -> None:
-    """Append one job to ``results/<run>/jobs.jsonl``. One small write, so that jobs on many nodes may do it at once."""
-    run_folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(job), separators=(",", ":")) + "\n"
-    descriptor = os.open(run_folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    """Append one job to ``results/<run>/jobs.jsonl``. Raises ``FullError``."""
+    line = json.dumps(asdict(job), separators=(",", ":"))
+    append_line(run_folder / FILE, line.encode())
 
 
 def noted_jobs(run_folder: Path) -> tuple[NotedJob, ...]:

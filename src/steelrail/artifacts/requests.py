@@ -6,13 +6,12 @@ in ``results/<run>/requests.jsonl``, with the stage and the key that it worked f
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
-from steelrail.artifacts.files import Artifact
+from steelrail.artifacts.files import Artifact, append_line
 
 FILE = "requests.jsonl"
 
@@ -44,13 +43,8 @@ class NotedRequests(Artifact):
 
 
 def note_requests(run_folder: Path, noted: NotedRequests) -> None:
-    """Append what one process asked. One small write, so that jobs on many nodes may do it at once."""
-    run_folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(run_folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, f"{noted.model_dump_json()}\n".encode())
-    finally:
-        os.close(descriptor)
+    """Append what one process asked. Raises ``FullError``."""
+    append_line(run_folder / FILE, noted.model_dump_json().encode())
 
 
 def noted_requests(run_folder: Path) -> tuple[NotedRequests, ...]:

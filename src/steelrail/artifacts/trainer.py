@@ -11,10 +11,21 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from steelrail.artifacts.files import on_results
+from steelrail.errors import FullError, SteelrailError
+
 EXIT_DONE = 0
 EXIT_ERROR = 1
 # Above any SteelrailError exit code and below 128 + signal, so that no two meanings share a number.
 EXIT_SAVED = 75  # asked to save by a signal: state is on NVMe (and in the store where time allowed)
+EXIT_FULL = 77  # the results folder's file system takes no more bytes, so that nothing else can be said there
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a process of the trainer that ends with ``error``."""
+    if isinstance(error, FullError):
+        return EXIT_FULL
+    return error.exit_code if isinstance(error, SteelrailError) else EXIT_ERROR
 
 
 @dataclass(frozen=True)
@@ -80,10 +91,11 @@ class Heartbeat:
     collective: str = ""
 
     def write(self, path: Path) -> None:
-        """Replace the heartbeat file. Not flushed to disk: only its age matters."""
+        """Replace the heartbeat file. Not flushed to disk: only its age matters. Raises ``FullError``."""
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(path)
+        with on_results(path):
+            temporary.write_text(json.dumps(asdict(self)))
+            temporary.replace(path)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from steelrail.artifacts.files import sync_folder, write_whole
+from steelrail.artifacts.files import put_whole, sync_folder
 from steelrail.checkpoints import fence
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.bring import Read, Sources, bring_all, bring_from_store, bring_near, require_digest
@@ -208,7 +208,7 @@ def _commit(home: Home, ranks: Ranks, manifest: Manifest, metadata: bytes) -> No
     folder = home.folder(manifest.id)
     if ranks.leads_node and not (_is(folder / METADATA, metadata) and _is(folder / LOCAL_COMMIT, encode(manifest))):
         with on_disk(folder):
-            write_whole(folder / METADATA, metadata)
+            put_whole(folder / METADATA, metadata)
         commit_local(ranks, folder, manifest)
 
 

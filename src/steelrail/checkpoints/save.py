@@ -14,7 +14,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from steelrail.artifacts.files import sync_folder, write_whole
+from steelrail.artifacts.files import put_whole, sync_folder
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.layout import LOCAL_COMMIT, METADATA, StepId, rank_files
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest, Plain, RankState, encode, pack_state
@@ -58,7 +58,7 @@ def commit_local(ranks: Ranks, folder: Path, manifest: Manifest) -> None:
     if ranks.leads_node:
         with on_disk(folder):
             sync_folder(folder)
-            write_whole(folder / LOCAL_COMMIT, encode(manifest))
+            put_whole(folder / LOCAL_COMMIT, encode(manifest))
 
 
 def _make_room(ranks: Ranks, folder: Path) -> None:
@@ -86,7 +86,7 @@ def _describe(
     paths = sorted(folder.glob(rank_files(place.rank)))
     if ranks.leads_node:
         with on_disk(folder):
-            write_whole(folder / METADATA, metadata)
+            put_whole(folder / METADATA, metadata)
         paths += [folder / METADATA] if place.rank == 0 else []
     files = [
         CheckpointFile(

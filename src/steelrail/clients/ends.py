@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from steelrail.artifacts.files import on_results
 from steelrail.artifacts.trainer import EXIT_SAVED
 from steelrail.formats.srun import TaskEnd, parse_task_ends
 
@@ -24,8 +25,8 @@ def srun_file(log: Path) -> Path:
 
 
 def write_end(path: Path, end: TaskEnd) -> None:
-    """Append one end, a line of its own."""
-    with path.open("a", encoding="utf-8") as file:
+    """Append one end, a line of its own. Raises ``FullError``."""
+    with on_results(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(end)) + "\n")
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from steelrail.artifacts.files import on_results
+
 TIMED_OUT = 124
 
 
@@ -48,9 +50,10 @@ def run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | No
 def start(
     argv: Sequence[str], env: Mapping[str, str], output: Path, cwd: Path | None = None, new_session: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start a program that runs on; its output and errors are appended to ``output``."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with output.open("ab") as file:
+    """Start a program that runs on; its output and errors are appended to ``output``. Raises ``FullError``."""
+    with on_results(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with on_results(output), output.open("ab") as file:
         return subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,

@@ -207,7 +207,6 @@ class SlurmAllocation:
         self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
     ) -> Step:
         """Start the ranks by srun in this allocation."""
-        output.parent.mkdir(parents=True, exist_ok=True)
         known = _credentials(os.environ)
         program = node_argv(self.run.shape.ranks_per_node, module, output)
         env = {**env, NODES: ",".join(nodes)}

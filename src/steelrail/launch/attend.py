@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelrail import errors
+from steelrail.artifacts.files import full_error
 from steelrail.artifacts.train import Ending, TrainRecord
-from steelrail.artifacts.trainer import RunFolder
+from steelrail.artifacts.trainer import EXIT_FULL, RunFolder
 from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm, SlurmAway
 from steelrail.config.schema import Run
@@ -166,6 +167,8 @@ def _error(run: Run, folder: RunFolder, last: Entry | None, sight: Sight) -> Ste
         log = submitit_folder(folder)
         said = f"over before an attempt began ({sight.word})"
         return ClusterError(must(f"job of run {run.name}", "able to start", said, log, "read its log there"))
+    if last.exit_code == EXIT_FULL:
+        return full_error(folder.root)
     kind = _BY_EXIT_CODE.get(last.exit_code or 0, TrainError)
     if kind is not TrainError:
         return kind(f"{last.reason} (attempt {last.attempt}, {folder.log(last.attempt)})")

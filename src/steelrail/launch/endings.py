@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_SAVED
 from steelrail.formats.srun import TaskEnd
 
 # What a healthy rank raises because another one is gone: never the cause.
@@ -91,6 +91,14 @@ class Observed:
     near_limit: bool = False
     lost_nodes: Sequence[str] = ()
     lived: bool = True
+    full: bool = False
+
+    @property
+    def ran_full(self) -> bool:
+        """Whether the results folder's file system took no more: ``full`` now, or by what a process ended with."""
+        codes = {*self.exits.values(), *(end.exit_code for end in self.task_ends)}
+        codes |= {self.exit_code, *(fault.exit_code for fault in self.faults)}
+        return self.full or EXIT_FULL in codes
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,9 @@ def judge(seen: Observed) -> Verdict:
     """Return why the attempt ended."""
     if len(seen.exits) == seen.world_size and set(seen.exits.values()) == {EXIT_DONE}:
         return Verdict(Ending.DONE, "all steps are done", EXIT_DONE)
+    if seen.ran_full:
+        # Whatever else was said or left unsaid: half of it may be missing.
+        return Verdict(Ending.JOB_ERROR, "the results folder's file system is full", EXIT_FULL, mark="full")
     if seen.hang is not None:
         return _stalled(seen.hang)
     if seen.lost_nodes:

@@ -7,8 +7,9 @@ import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
+from steelrail.artifacts.files import on_results
 from steelrail.clients import clock
 from steelrail.clients.holder import this_process
 from steelrail.errors import BusyError, must
@@ -23,16 +24,17 @@ def only_driver(folder: Path, run_name: str) -> Iterator[None]:
     The kernel gives the lock back when its holder dies, so a dead holder's lock does not count.
     """
     path = folder / "driver.lock"
-    with path.open("a+", encoding="utf-8") as file:
+    # Unbuffered: what a full file system does not take must not be tried again when the file is closed.
+    with path.open("ab", buffering=0) as file:
         if not _taken(file):
             raise BusyError(_held(run_name, path))
-        file.truncate(0)
-        file.write(json.dumps({"holder": this_process().text(), "since": clock.now()}))
-        file.flush()
+        with on_results(path):
+            file.truncate(0)
+            file.write(json.dumps({"holder": this_process().text(), "since": clock.now()}).encode())
         yield
 
 
-def _taken(file: TextIO) -> bool:
+def _taken(file: IO[bytes]) -> bool:
     """Take the lock; whoever only asks who holds it (``holder``) has it for a moment."""
     for _ in range(_TRIES):
         with contextlib.suppress(BlockingIOError):

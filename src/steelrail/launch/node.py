@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from steelrail import log
-from steelrail.artifacts.trainer import EXIT_ERROR, EXIT_SAVED
+from steelrail.artifacts.files import on_results
+from steelrail.artifacts.trainer import EXIT_ERROR, EXIT_FULL, EXIT_SAVED, exit_code_of
 from steelrail.clients import clock, process
 from steelrail.clients.ends import ends_file, write_end
 from steelrail.clients.ranks import NODE_STARTED, RankPlace, rank_place
+from steelrail.errors import FullError
 from steelrail.formats.srun import TaskEnd
 from steelrail.launch.pulse import SAVE_SIGNALS
 
@@ -76,7 +78,10 @@ class Node:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fork the ranks and return, once all are gone, the exit code of the first that ended badly; else the greatest."""
+    """Fork the ranks and return, once all are gone, the exit code of the first that ended badly; else the greatest.
+
+    ``EXIT_FULL`` where what they write can no longer be kept.
+    """
     count, output, module, *arguments = argv[1:]
     parent = os.getppid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SAVE_SIGNALS)
@@ -95,7 +100,11 @@ def main(argv: Sequence[str]) -> int:
     # What came while there were no ranks yet is theirs.
     for number in signal.sigpending() & set(SAVE_SIGNALS):
         node.signal(number)
-    return _attend(node)
+    try:
+        return _attend(node)
+    except FullError:
+        node.signal(signal.SIGKILL)
+        return EXIT_FULL
 
 
 def _load(module: str) -> None:
@@ -155,7 +164,8 @@ def _be_rank(rank: int, place: dict[str, str], output: int, live: Callable[[], i
         os.close(output)
         os.environ.update(place)
         code = live()
-    except BaseException:  # noqa: BLE001  (the last place where this process can say what happened)
+    except BaseException as error:  # noqa: BLE001  (the last place where this process can say what happened)
+        code = exit_code_of(error)
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -233,8 +243,9 @@ def _read(one: Member) -> bytes:
 
 def _write(one: Member, text: bytes) -> None:
     marked = b"".join(b"%d: " % one.rank + line + b"\n" for line in text.split(b"\n")[:-1])
-    while marked:
-        marked = marked[os.write(sys.stdout.fileno(), marked) :]
+    with on_results(Path("the log of the ranks")):
+        while marked:
+            marked = marked[os.write(sys.stdout.fileno(), marked) :]
 
 
 if __name__ == "__main__":

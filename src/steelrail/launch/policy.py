@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from steelrail.artifacts.train import Ending
+from steelrail.artifacts.trainer import EXIT_FULL
 from steelrail.config.schema import Launch
-from steelrail.errors import BusyError, CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
+from steelrail.errors import (
+    BusyError,
+    CheckpointError,
+    ConfigError,
+    FabricError,
+    FullError,
+    InputError,
+    NodeError,
+    StoreError,
+)
 
 
 class Action(StrEnum):
@@ -51,11 +61,11 @@ class Decision:
     pause_seconds: float = 0.0
 
 
-# The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from, or
-# another job that holds a newer fence (two that restart would fence each other off for ever).
+# The same again cannot help: wrong settings or input, a store that refuses, nothing that can be resumed from,
+# another job that holds a newer fence (two that restart would fence each other off for ever), or a full file system.
 _HOPELESS = {
     kind.exit_code: kind.__name__ for kind in (ConfigError, InputError, StoreError, CheckpointError, BusyError)
-}
+} | {EXIT_FULL: FullError.__name__}
 # The host or its links are at fault: other nodes may do.
 _OF_THE_HOST = {NodeError.exit_code, FabricError.exit_code}
 _OURS = (Ending.JOB_ERROR, Ending.STALLED, Ending.UNKNOWN)

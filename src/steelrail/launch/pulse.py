@@ -14,14 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from steelrail.artifacts.trainer import EXIT_ERROR, Heartbeat, read_heartbeat
+from steelrail.artifacts.trainer import EXIT_ERROR, EXIT_FULL, Heartbeat, read_heartbeat
 from steelrail.clients import clock
+from steelrail.errors import FullError
 
 BEAT_SECONDS = 1.0
 # Heartbeats without progress after which the GPU is asked what it waits in.
 _STILL_BEATS = 3
 # Python frames between a wait and the collective that it belongs to: few, while a loop's own frames lie further out.
 _FRAMES = 4
+# Fewer than the shortest time after which a silent rank counts as hung.
+_UNWRITTEN_BEATS = 3
 SAVE_SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 
 
@@ -61,12 +64,19 @@ class Pulse:
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def _run(self) -> None:
+        unwritten = 0
         while True:
             clock.sleep(BEAT_SECONDS)
             try:
                 if self._is_left_over():
                     os._exit(EXIT_ERROR)
                 self._write()
+                unwritten = 0
+            except FullError:
+                # Without a sign of life this rank would be ended as one that hangs.
+                unwritten += 1
+                if unwritten >= _UNWRITTEN_BEATS:
+                    os._exit(EXIT_FULL)
             except OSError:
                 continue
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from steelrail import log
 from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.files import write_whole
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_SAVED, RunFolder
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED, RunFolder, exit_code_of
 from steelrail.clients import clock, process
 from steelrail.clients.ranks import EPOCH, NODE_STARTED, RankPlace, master, rank_place
 from steelrail.config.drills import drill_at
 from steelrail.config.schema import Category, Run
-from steelrail.errors import SteelrailError
 from steelrail.launch.endings import RankFault
 from steelrail.launch.freeze import Frozen, read_frozen
 from steelrail.launch.probes import probe_node
@@ -122,7 +121,7 @@ def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:
 def _fail(
     error: BaseException, folder: RunFolder, attempt: int, place: RankPlace, events: EventWriter, pulse: Pulse
 ) -> tuple[int, str]:
-    code = error.exit_code if isinstance(error, SteelrailError) else EXIT_ERROR
+    code = exit_code_of(error)
     message = " ".join(str(error).split())[:2000]
     fault = RankFault(
         rank=place.rank,
@@ -134,8 +133,9 @@ def _fail(
         exit_code=code,
         time=clock.now(),
     )
-    write_whole(folder.error(attempt, place.rank), json.dumps(asdict(fault), indent=1).encode())
+    # First where it is taken even when the file system is full.
     _log.error("rank %d on %s failed at %s\n%s", place.rank, place.host, pulse.doing, fault.trace)
+    write_whole(folder.error(attempt, place.rank), json.dumps(asdict(fault), indent=1).encode())
     return code, f"{fault.type}: {message}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from steelrail import log
-from steelrail.artifacts.files import results_folder
+from steelrail.artifacts.files import results_folder, takes_bytes
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence
@@ -144,6 +144,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         near_limit=seconds_left(seen) < seen.lead + 90,
         lost_nodes=tuple(one for one in site.allocation.lost() if one in entry.nodes) if code else (),
         lived=traces.lived(site.folder, entry.attempt, world),
+        full=not takes_bytes(site.folder.root),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.requests import Requests
 from steelrail.clients.store_requests import ANSWERED
+from steelrail.errors import FullError
 
 TELL_SECONDS = 5.0
 
@@ -31,5 +33,7 @@ class Tally:
     def _run(self) -> None:
         while not self._closing.wait(TELL_SECONDS):
             taken = ANSWERED.take()
-            if taken != Requests():
-                self._events.write("requests", **taken.model_dump())
+            # On a full file system the line waits for the next one, and the rank's own events say what is wrong.
+            with contextlib.suppress(FullError):
+                if taken != Requests():
+                    self._events.write("requests", **taken.model_dump())

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from steelrail.artifacts.files import Artifact, write_whole
+from steelrail.artifacts.files import Artifact, put_whole
 from steelrail.artifacts.shards import DataShard
 from steelrail.clients import clock
 from steelrail.clients.disk import free_bytes, on_disk, private_folder, require_writable_folder, sha256_file
@@ -163,7 +163,7 @@ def _verify(path: Path, shard: DataShard) -> bool:
         return False
     with on_disk(path):
         _record(path).parent.mkdir(exist_ok=True)
-        write_whole(_record(path), before.model_dump_json().encode())
+        put_whole(_record(path), before.model_dump_json().encode())
     return True
 
 

@@ -13,6 +13,7 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 
+from steelrail.artifacts.files import on_results
 from steelrail.clients import clock
 from steelrail.config.schema import Run
 from steelrail.log import logger
@@ -86,6 +87,7 @@ def versions(run: Run) -> dict[str, str]:
 def _recorder(context: TrainContext, stack: ExitStack) -> Record:
     """Return what writes a row of metrics: a JSON line, and TensorBoard's scalars beside it."""
     path = context.folder.metrics(context.attempt)
+    stack.enter_context(on_results(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     file = stack.enter_context(path.open("a", encoding="utf-8"))
     scalars = _scalars(context.folder.root / "tensorboard", context.start_step + 1, stack)
@@ -93,8 +95,9 @@ def _recorder(context: TrainContext, stack: ExitStack) -> Record:
     def record(row: MetricsRow) -> None:
         if row.skipped:
             log.warning("step %d left out: loss %g, gradient norm %g", row.step, row.loss, row.grad_norm)
-        _write_line(file, row)
-        scalars(row)
+        with on_results(path):
+            _write_line(file, row)
+            scalars(row)
 
     return record
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from steelrail.artifacts.files import sync_folder, write_whole
+from steelrail.artifacts.files import on_results, sync_folder, write_whole
 from steelrail.config.schema import Run
 from steelrail.train.context import TrainState
 from steelrail.train.hugging_face import INDEX, WeightFile, config_json, index_json, weight_files
@@ -61,7 +63,19 @@ def _write_file(
         if writes:
             gathered[to_hugging_face(name)] = whole.cpu().contiguous()
     if writes:
-        save_file(gathered, str(partial / file.name), metadata={"format": "pt"})
+        _save(gathered, partial / file.name)
+
+
+def _save(gathered: dict[str, Tensor], path: Path) -> None:
+    """Write one file. Raises ``FullError``: safetensors says it in its own kind, by the system's number alone."""
+    try:
+        save_file(gathered, str(path), metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        with on_results(path):
+            raise OSError(int(number[1]), str(error)) from error
 
 
 def _write_texts(

@@ -4,6 +4,7 @@ import pytest
 
 from steelrail.artifacts import events
 from steelrail.artifacts.events import Event, EventWriter, read_events
+from steelrail.errors import FullError
 
 
 def test_events_come_back_in_order_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -67,3 +68,12 @@ def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
         file.write(b"\n{}\n{torn")
     EventWriter(path, attempt=2, rank=0, host="n2", clock=lambda: 3.0).close()
     assert 2**36 + len(b"\n{}\n") == path.stat().st_size
+
+
+def test_a_full_file_system_is_named_whatever_is_called(tmp_path: Path) -> None:
+    full = tmp_path / "full.jsonl"
+    full.symlink_to("/dev/full")
+    writer = EventWriter(full, attempt=1, rank=0, host="n1", clock=lambda: 1.0)
+    for act in (lambda: writer.write("note", text="kept"), writer.close):
+        with pytest.raises(FullError, match="file system of the results folder must be able to take more bytes"):
+            act()

@@ -1,10 +1,20 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from steelrail.artifacts.cost import CategoryCost
-from steelrail.artifacts.files import read_artifact, write_artifact, write_whole
-from steelrail.errors import InputError
+from steelrail.artifacts.files import (
+    append_line,
+    on_results,
+    put_whole,
+    read_artifact,
+    takes_bytes,
+    write_artifact,
+    write_whole,
+)
+from steelrail.errors import FullError, InputError
 
 
 def test_an_artifact_comes_back_as_it_went(tmp_path: Path) -> None:
@@ -34,3 +44,56 @@ def test_a_torn_or_foreign_artifact_is_refused(tmp_path: Path, content: bytes) -
 def test_a_missing_artifact_names_its_stage_as_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run the stage that makes it"):
         read_artifact(tmp_path / "a.json", CategoryCost)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_file_system_is_one_message_of_exit_code_6(tmp_path: Path, number: int) -> None:
+    with pytest.raises(FullError) as caught, on_results(tmp_path):
+        raise OSError(number, "full")
+    assert 6 == caught.value.exit_code
+    assert (
+        f"file system of the results folder must be able to take more bytes, is full ({tmp_path}): "
+        "free space there, or have the quota raised, and run the same command again"
+    ) == str(caught.value)
+
+
+def test_what_else_an_operating_system_says_is_not_called_full(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), on_results(tmp_path):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_a_file_that_could_not_be_written_for_want_of_space_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole(tmp_path / "a.json", b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FullError):
+        write_whole(tmp_path / "a.json", b"new")
+    assert [b"old"] == [path.read_bytes() for path in tmp_path.iterdir()]
+    # On NVMe it is for ``on_disk`` to say what is full.
+    with pytest.raises(OSError, match="full"):
+        put_whole(tmp_path / "a.json", b"new")
+    assert not takes_bytes(tmp_path)
+
+
+def test_a_file_system_with_room_takes_bytes_and_keeps_none_of_them(tmp_path: Path) -> None:
+    assert takes_bytes(tmp_path)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_line_is_never_joined_to_what_a_killed_writer_left(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lines"
+    append_line(path, b"one")
+    with path.open("ab") as file:
+        file.write(b"to")
+    append_line(path, b"three")
+    assert b"one\nto\nthree\n" == path.read_bytes()
+
+
+def test_a_line_that_a_full_file_system_does_not_take_is_an_error() -> None:
+    with pytest.raises(FullError):
+        append_line(Path("/dev/full"), b"line")

@@ -4,10 +4,10 @@ import pytest
 from rundir import write_fabric
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import RunFolder
+from steelrail.artifacts.trainer import EXIT_FULL, RunFolder
 from steelrail.clients.process import Completed
 from steelrail.clients.slurm import Slurm
-from steelrail.errors import ClusterError, NodeError, StoppedError, TrainError
+from steelrail.errors import ClusterError, FullError, NodeError, StoppedError, TrainError
 from steelrail.launch import attend, ledger
 from steelrail.launch.attend import Sight, care, look
 from steelrail.launch.endings import Verdict
@@ -241,3 +241,10 @@ def test_a_job_that_found_the_budget_spent_says_so(folder, demo):
     attempt(folder, 1, Verdict(Ending.BUDGET, "the budget is spent", 75), Action.STOP)
     with pytest.raises(StoppedError, match="is budget"):
         attend.conclude(demo, None, folder, None, Sight(True, "COMPLETED"), "another")
+
+
+def test_a_full_file_system_is_raised_as_such_with_the_folder(folder, demo):
+    attempt(folder, 1, Verdict(Ending.JOB_ERROR, "full", EXIT_FULL), Action.STOP)
+    with pytest.raises(FullError, match="results folder must be able to take more bytes") as caught:
+        ended(folder, demo, "FAILED")
+    assert (caught.value.exit_code, str(folder.root) in str(caught.value)) == (6, True)

@@ -1,7 +1,7 @@
 import pytest
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_SAVED
+from steelrail.artifacts.trainer import EXIT_FULL, EXIT_SAVED
 from steelrail.errors import NodeError
 from steelrail.formats.srun import TaskEnd
 from steelrail.launch.endings import Hang, Observed, RankFault, close, judge
@@ -163,3 +163,19 @@ def test_a_small_exit_code_without_a_word_is_no_error_of_ours(code):
     verdict = judge(seen(exit_code=code))
     assert (Ending.JOB_ERROR, 1) == (verdict.ending, verdict.exit_code)
     assert f"exit code {code}" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"full": True},
+        {"exit_code": EXIT_FULL},
+        {"exit_code": 137, "task_ends": [TaskEnd(0, "node0", "Exited with exit code 77", EXIT_FULL)]},
+        {"faults": [fault(), fault(0, 11.0, "FullError", "full", code=EXIT_FULL)]},
+        {"exit_code": 137, "full": True, "hang": Hang(0, "node0", 60.0, "step", True)},
+    ],
+)
+def test_a_full_file_system_explains_whatever_was_said_or_left_unsaid_and_blames_no_host(changes):
+    verdict = judge(seen(**changes))
+    assert (verdict.ending, verdict.exit_code, verdict.culprit) == (Ending.JOB_ERROR, EXIT_FULL, None)
+    assert verdict.reason == "the results folder's file system is full"

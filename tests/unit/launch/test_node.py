@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from steelrail.artifacts.trainer import EXIT_FULL
 from steelrail.clients.ends import read_ends
 
 RANK = """
@@ -27,6 +28,9 @@ def main(argv):
         os.kill(os.getpid(), signal.SIGKILL)
     if plan == "raise":
         raise ValueError("bad")
+    if plan == "full":
+        from steelrail.artifacts.files import append_line
+        append_line(Path("/dev/full"), b"word")
     if plan == "wait":
         time.sleep(600)
     if plan == "say":
@@ -41,7 +45,7 @@ HEAVY = "import os\nloaded_by = os.getpid()\n"
 def start(tmp_path):
     started = []
 
-    def begin(ranks=2, node=0, nodes=1, **plan):
+    def begin(ranks=2, node=0, nodes=1, stdout=subprocess.PIPE, **plan):
         (tmp_path / "a_rank.py").write_text(RANK)
         (tmp_path / "heavy_part.py").write_text(HEAVY)
         place = {"SLURM_PROCID": node, "SLURM_STEP_NUM_TASKS": nodes, "SLURM_STEP_NUM_NODES": nodes}
@@ -51,7 +55,7 @@ def start(tmp_path):
         env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
         plans = json.dumps({name.removeprefix("r"): what for name, what in plan.items()})
         argv = [sys.executable, "-u", "-m", "steelrail.launch.node", str(ranks), str(tmp_path / "log"), "a_rank", plans]
-        one = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
+        one = subprocess.Popen(argv, env=env, stdout=stdout, start_new_session=True)
         started.append(one)
         return one
 
@@ -142,3 +146,15 @@ def test_a_part_that_cannot_be_loaded_is_left_to_the_ranks_to_say(start, tmp_pat
     (tmp_path / "heavy_part" / "__init__.py").write_text("raise OSError('no such disk')")
     out, _ = start().communicate(timeout=30)
     assert b"0: OSError: no such disk" in out and b"1: OSError: no such disk" in out
+
+
+def test_output_that_is_no_longer_taken_ends_the_ranks_and_is_told_by_the_exit_code(start, tmp_path):
+    with Path("/dev/full").open("wb") as full:
+        node = start(r0="wait", r1="say", stdout=full)
+        assert node.wait(30) == EXIT_FULL
+    assert all(gone(pid) for pid in pids(tmp_path))
+
+
+def test_a_rank_that_could_write_no_word_for_want_of_space_tells_it_by_its_exit_code(start, tmp_path):
+    assert start(r0="full", r1="wait").wait(30) == EXIT_FULL
+    assert read_ends(tmp_path / "log", 2)[0].exit_code == EXIT_FULL

@@ -1,6 +1,7 @@
 import pytest
 
 from steelrail.artifacts.train import Ending
+from steelrail.artifacts.trainer import EXIT_FULL
 from steelrail.config.schema import Launch
 from steelrail.errors import BusyError, CheckpointError, ConfigError, FabricError, InputError, NodeError, StoreError
 from steelrail.launch.policy import Action, Past, decide
@@ -143,3 +144,8 @@ def test_a_rank_that_fails_again_and_again_moves_to_the_spare_before_the_run_sto
     told = [decide(history[: count + 1], LIMITS, spares=1) for count in range(4)]
     assert [one.action for one in told] == [Action.RESTART, Action.RESTART, Action.RESTART, Action.STOP]
     assert [one.exclude for one in told] == [None, None, "node3", None]
+
+
+def test_a_full_file_system_stops_at_once():
+    decision = decide([Past(Ending.JOB_ERROR, False, exit_code=EXIT_FULL)], LIMITS)
+    assert (decision.action, "FullError" in decision.reason) == (Action.STOP, True)

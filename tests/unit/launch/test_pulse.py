@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from steelrail.artifacts.trainer import EXIT_ERROR, Heartbeat, read_heartbeat
+from steelrail.artifacts.trainer import EXIT_ERROR, EXIT_FULL, Heartbeat, read_heartbeat
 from steelrail.launch.pulse import Pulse, whereabouts
 
 RANK = """
@@ -94,3 +94,9 @@ def test_the_gpu_is_asked_what_it_waits_in_only_once_a_rank_stands_still(tmp_pat
     pulse.beat(5, "step")
     pulse._write()
     assert read_heartbeat(path).collective == ""
+
+
+def test_a_rank_whose_sign_of_life_is_not_taken_ends_before_it_would_count_as_hung(rank):
+    one, path = rank(1)
+    path.with_suffix(f".{one.pid}.tmp").symlink_to("/dev/full")
+    assert one.wait(10) == EXIT_FULL

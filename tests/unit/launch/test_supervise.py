@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -11,7 +12,7 @@ from rundir import entry, saved
 
 import steelrail
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_SAVED, RunFolder
+from steelrail.artifacts.trainer import EXIT_FULL, EXIT_SAVED, RunFolder
 from steelrail.errors import StoreError, TrainError
 from steelrail.launch import ledger, supervise
 from steelrail.launch.freeze import Frozen
@@ -59,6 +60,10 @@ def main(argv):
         end(1)
     if plan == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if plan == "say":
+        sys.stdout.write("a line\\n")
+        sys.stdout.flush()
+        time.sleep(600)
     if plan in ("save", "wait", "peer"):
         for _ in range(600):
             beat()
@@ -82,7 +87,7 @@ def site(tmp_path, demo, monkeypatch):
     root = tmp_path / "0123456789ab"
     root.mkdir()
     epochs = iter(range(1, 100))
-    frozen = Frozen(str(code), "abc", "def", "ghi", "3.6")
+    frozen = Frozen(os.pathsep.join([str(code), *sys.path]), "abc", "def", "ghi", "3.6")
     allocation = LocalAllocation(run, "42", "here", time.time())
     return Site(RunFolder(root), root.name, run, frozen, allocation, Flags(), lambda: next(epochs))
 
@@ -286,3 +291,13 @@ def test_an_attempt_never_takes_the_number_of_one_that_left_events_when_the_ledg
     with pytest.raises(TrainError):
         supervise.supervise(site)
     assert ledger.read(site.folder)[0].attempt == 2
+
+
+def test_a_log_that_the_file_system_does_not_take_stops_the_run_at_the_first_attempt(site):
+    plan(site, a1r0="say", a1r1="wait")
+    site.folder.log(1).parent.mkdir()
+    site.folder.log(1).symlink_to("/dev/full")
+    with pytest.raises(TrainError, match="file system is full: FullError: a restart would meet it again"):
+        supervise.supervise(site)
+    (entry,) = ledger.read(site.folder)
+    assert (entry.exit_code, entry.action, entry.culprit) == (EXIT_FULL, Action.STOP, None)

@@ -5,6 +5,7 @@ import pytest
 from steelrail.artifacts.events import EventWriter, read_events
 from steelrail.artifacts.requests import Requests
 from steelrail.clients.store_requests import ANSWERED
+from steelrail.errors import FullError
 from steelrail.launch import tally
 from steelrail.launch.tally import Tally
 
@@ -28,8 +29,13 @@ def told(tmp_path):
 def test_a_rank_tells_at_its_end_what_it_asked_even_if_that_is_nothing(tmp_path, events):
     telling = Tally(events)
     telling.start()
+    asked(2)
+    deadline = time.monotonic() + 10
+    while not told(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     telling.close()
-    assert told(tmp_path) == [Requests()]
+    assert told(tmp_path) == [Requests(get=2), Requests()]
 
 
 def test_a_rank_tells_now_and_then_only_what_is_new(tmp_path, events, monkeypatch):
@@ -55,3 +61,29 @@ def test_nothing_is_told_after_the_end(tmp_path, events, monkeypatch):
     telling._thread.join(1.0)
     assert not telling._thread.is_alive()
     assert told(tmp_path) == [Requests()]
+
+
+def test_a_full_file_system_does_not_end_the_telling(tmp_path, events, monkeypatch):
+    monkeypatch.setattr(tally, "TELL_SECONDS", 0.05)
+    tried = []
+
+    def full(kind, **data):
+        tried.append(kind)
+        raise FullError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "write", full)
+        telling = Tally(events)
+        telling.start()
+        asked(3)
+        deadline = time.monotonic() + 10
+        while not tried:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    asked(2)
+    deadline = time.monotonic() + 10
+    while not told(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    telling.close()
+    assert told(tmp_path) == [Requests(get=2), Requests()]
