@@ -11,8 +11,10 @@ from steelrail.artifacts.files import read_artifact, results_folder, write_artif
 from steelrail.artifacts.train import Attempt, Ending, TrainRecord
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints.layout import StepId
+from steelrail.checkpoints.newest import candidates, survey_store
 from steelrail.clients import clock
 from steelrail.clients.provenance import provenance
+from steelrail.clients.store import Store
 from steelrail.config.keys import digest
 from steelrail.config.schema import Run
 from steelrail.errors import InputError, TrainError, must
@@ -65,7 +67,9 @@ def write_record(
 def make_record(run: Run, frozen: Frozen, inputs: Inputs, folder: RunFolder, entries: Sequence[Entry]) -> TrainRecord:
     """Return the record of a run folder whose last attempt is over."""
     attempts = tuple(attempt_of(folder, entry) for entry in entries)
-    final_step = max((one.last_step or one.resumed_from or 0 for one in attempts), default=0)
+    final = _final_checkpoint(run, inputs.key, folder, entries)
+    # Events that were lost tell of no step; a checkpoint does.
+    final_step = max([final.step, *(one.last_step or one.resumed_from or 0 for one in attempts)])
     heldout = _heldout(folder, entries)
     fabric = read_fabric(run)
     job_ids = dict.fromkeys([*(line.job_id for line in read_jobs(folder)), *(entry.job_id for entry in entries)])
@@ -79,7 +83,7 @@ def make_record(run: Run, frozen: Frozen, inputs: Inputs, folder: RunFolder, ent
         job_ids=tuple(job_ids),
         attempts=attempts,
         final_step=final_step,
-        final_checkpoint=_final_checkpoint(run, inputs.key, folder, entries),
+        final_checkpoint=f"s3://{run.store.bucket}/{run.store.prefix}/{run.name}/{inputs.key}/steps/{final.folder}",
         export=str(export) if export.is_dir() else None,
         tokens=final_step * tokens,
         heldout_first=heldout[0] if heldout else None,
@@ -114,8 +118,11 @@ def attempt_of(folder: RunFolder, entry: Entry) -> Attempt:
     )
 
 
-def _final_checkpoint(run: Run, key: str, folder: RunFolder, entries: Sequence[Entry]) -> str:
-    """Name the newest checkpoint in the store, made or found there. Raises ``TrainError`` when there is none."""
+def _final_checkpoint(run: Run, key: str, folder: RunFolder, entries: Sequence[Entry]) -> StepId:
+    """Return the newest checkpoint in the store, made or found there by the events; without any, by the store itself.
+
+    Raises ``TrainError`` when there is none, ``StoreError`` when the store cannot say.
+    """
     found = [
         StepId(event.data["step"], event.data.get("epoch", entry.epoch))
         for entry in entries
@@ -123,10 +130,19 @@ def _final_checkpoint(run: Run, key: str, folder: RunFolder, entries: Sequence[E
         for event in traces.rank_events(folder, entry.attempt, 0)
         if _is_stored(event)
     ]
+    found = found or _provable(run, key)
     if not found:
         do = "look at the store and the attempt's log, then run train again"
         raise TrainError(must("final checkpoint", "in the store", "nowhere", folder.root, do))
-    return f"s3://{run.store.bucket}/{run.store.prefix}/{run.name}/{key}/steps/{max(found).folder}"
+    return max(found)
+
+
+def _provable(run: Run, key: str) -> list[StepId]:
+    """What the store itself can prove: events are deleted more easily than a checkpoint."""
+    taken, reasons = candidates(survey_store(Store.open(run.store), run.name, key), ())
+    for reason in reasons:
+        _log.warning("not the final checkpoint: %s", reason)
+    return [one.manifest.id for one in taken]
 
 
 def _is_stored(event: Event) -> bool:

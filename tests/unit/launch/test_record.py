@@ -1,11 +1,16 @@
 import json
 
+import boto3
 import pyarrow.parquet as pq
 import pytest
+from moto import mock_aws
 from rundir import attempt, frozen_folder, rank_did, write_inputs
 
 from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.train import Ending
+from steelrail.checkpoints.layout import MANIFEST, METADATA, StepId
+from steelrail.checkpoints.manifest import CheckpointFile, Manifest, encode
+from steelrail.clients.store import Store
 from steelrail.errors import TrainError
 from steelrail.formats.sacct import SacctRow
 from steelrail.launch.freeze import read_frozen
@@ -119,10 +124,46 @@ def test_no_secret_and_no_price_file_path_is_in_the_placement(trained):
     assert "aws" not in json.dumps(placement).lower()
 
 
-def test_a_finished_run_without_a_checkpoint_in_the_store_is_an_error(here):
-    inputs = write_inputs(here)
-    folder = frozen_folder(here, inputs)
-    attempt(folder, 1, Ending.DONE, Action.FINISH)
-    rank_did(folder, 1, [1, 2])
+@pytest.fixture
+def stored(here, monkeypatch):
+    """A run without events whose store answers."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="bucket")
+        store = here.store.model_copy(update={"bucket": "bucket", "endpoint": None, "retry_seconds": 0.0})
+        run = here.model_copy(update={"store": store})
+        inputs = write_inputs(run)
+        folder = frozen_folder(run, inputs)
+        attempt(folder, 1, Ending.DONE, Action.FINISH)
+        yield run, inputs, folder
+
+
+def put_checkpoint(run, key, which, data=b"xyz"):
+    store = Store.open(run.store)
+    file = CheckpointFile(name=METADATA, size_bytes=3, sha256="", rank=0, node_rank=0, host="node1")
+    manifest = Manifest(
+        run=run.name, key=key, step=which.step, epoch=which.epoch, tokens=0, world_size=1, num_nodes=1, files=(file,),
+        parent_step=None, parent_epoch=None, created=1.0, versions={}, extra={},
+    )  # fmt: skip
+    folder = store.key(run.name, key, "steps", which.folder)
+    store.put(f"{folder}/{METADATA}", data)
+    store.put(f"{folder}/{MANIFEST}", encode(manifest))
+
+
+def test_a_finished_run_without_a_checkpoint_in_the_store_is_an_error(stored):
+    rank_did(stored[2], 1, [1, 2])
     with pytest.raises(TrainError, match="final checkpoint must be in the store"):
-        write((here, inputs, folder))
+        write(stored)
+
+
+def test_where_the_events_are_gone_the_store_names_the_newest_checkpoint_that_it_can_prove(stored):
+    run, inputs, _ = stored
+    for which in (StepId(4, 1), StepId(6, 1)):
+        put_checkpoint(run, inputs.key, which)
+    put_checkpoint(run, inputs.key, StepId(8, 1), data=b"torn, so of another size")
+    record = write(stored)
+    assert record.final_checkpoint == f"s3://bucket/steelrail/demo/{inputs.key}/steps/0000000006-00000001"
+    assert (record.final_step, record.tokens) == (6, 6 * 8 * 256)
