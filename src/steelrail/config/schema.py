@@ -42,9 +42,9 @@ Category = Literal[
 
 
 class Section(BaseModel):
-    """Base of every section: frozen, closed, no guessing of types."""
+    """Base of every section: frozen, closed, no guessing of types; a number is one, neither infinite nor none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Corpus(Section):
@@ -249,6 +249,13 @@ class Store(Section):
     retry_seconds: float = Field(
         default=120.0, ge=0, le=86_400, description="Seconds during which a failing call is repeated."
     )
+
+    @model_validator(mode="after")
+    def _prefix_leads_nowhere_else(self) -> Store:
+        # S3 keeps such a key as it is written; clients and gateways between walk it like a path.
+        if {".", ".."} & set(self.prefix.split("/")):
+            raise ValueError(f"prefix must be without . and .. as parts, is {self.prefix}: remove them")
+        return self
 
     @model_validator(mode="after")
     def _http_is_meant(self) -> Store:

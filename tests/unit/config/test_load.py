@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from steelrail.config.load import load_run, parse_run
+from steelrail.config.schema import Section
 from steelrail.errors import ConfigError
 
 DEMO = Path("config/demo.yaml")
@@ -118,3 +119,36 @@ def test_a_huge_run_file_is_refused_unread(tmp_path: Path) -> None:
 def test_a_device_without_an_end_is_no_run_file() -> None:
     with pytest.raises(ConfigError, match="run file must be at most 1000000 bytes, is bigger"):
         load_run("/dev/zero")
+
+
+@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize(("setting", "value"), [("learning_rate", "0.003"), ("dim", "128"), ("rope_theta", None)])
+def test_a_number_that_is_infinite_or_none_is_refused_wherever_it_stands(
+    setting: str, value: str | None, number: str
+) -> None:
+    text = DEMO.read_text()
+    old = f"{setting}: {value}" if value else "model: {"
+    assert old in text
+    new = f"{setting}: {number}" if value else f"model: {{{setting}: {number}, "
+    said = message_of(text.replace(old, new, 1))
+    assert f"{setting} must be" in said and number.strip("-.") in said
+
+
+def test_every_section_refuses_numbers_that_are_none() -> None:
+    sections = [Section, *Section.__subclasses__()]
+    assert all(section.model_config["allow_inf_nan"] is False for section in sections)
+
+
+@pytest.mark.parametrize("prefix", ["..", "a/../../other", "a/./b", "../a"])
+def test_a_store_prefix_that_walks_is_refused(prefix: str) -> None:
+    message = message_of(demo_with("bucket: steelrail", f"bucket: steelrail, prefix: {prefix}"))
+    assert f"prefix must be without . and .. as parts, is {prefix}" in message
+
+
+@pytest.mark.parametrize(("setting", "value"), [("prefix", "/other"), ("name", "/tmp/demo"), ("name", "a..b/../c")])
+def test_an_absolute_prefix_or_run_name_is_refused(setting: str, value: str) -> None:
+    if setting == "name":
+        said = message_of(demo_with("name: demo", f"name: {value}"))
+    else:
+        said = message_of(demo_with("bucket: steelrail", f"bucket: steelrail, prefix: {value}"))
+    assert f"{setting} must be" in said
