@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import IO
 
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import on_results, read_artifact, results_folder, write_artifact, write_whole
+from steelrail.artifacts.files import (
+    on_results,
+    read_artifact,
+    require_results_place,
+    results_folder,
+    write_artifact,
+    write_whole,
+)
 from steelrail.clients.disk import private_folder
 from steelrail.clients.holder import Holder, this_process
 from steelrail.clients.store_requests import note_answered
@@ -112,8 +119,8 @@ def leave_word(log: str, error: SteelrailError | None) -> None:
     if error is None:
         path.unlink(missing_ok=True)
         return
-    # A full file system takes no word; the message itself was said.
-    with suppress(FullError):
+    # A place that takes no log takes no word of it either; the message itself was said.
+    with suppress(FullError, OSError):
         write_whole(path, json.dumps({"exit_code": error.exit_code, "message": str(error)}).encode())
 
 
@@ -126,6 +133,7 @@ def open_chain(word: str | None, is_head: bool) -> Chain:
     run_file = f"config/{word or RUN_NAME}.yaml"
     run = load_run(run_file)
     folder = results_folder(run)
+    require_results_place(run)
     if is_head:
         _refuse_credentials_in_environment(run)
     # Jobs read what the head kept, so that they do not list S3 again.

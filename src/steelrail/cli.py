@@ -12,11 +12,11 @@ from pathlib import Path
 
 from steelrail import chain, log
 from steelrail.artifacts.corpus import Listing
-from steelrail.artifacts.files import on_results, read_artifact, results_folder
+from steelrail.artifacts.files import on_results, read_artifact, require_results_place, results_folder
 from steelrail.clients.disk import private_folder
 from steelrail.config.load import load_run
 from steelrail.config.schema import Run
-from steelrail.errors import SteelrailError
+from steelrail.errors import ConfigError, SteelrailError, must
 
 _LOG = log.logger(__name__)
 _ABOUT = "Raw text in Parquet and a Slurm cluster of bare GPU nodes in; a trained model and an exact bill out."
@@ -141,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.configure(logging.INFO)
     try:
         run = load_run(parsed.config)
+        require_results_place(run)
         with on_results(results_folder(run)):
             _log_to(parsed.log, run)
             parsed.verb.act(run, parsed)
@@ -180,10 +181,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _log_to(path: str | None, run: Run) -> None:
-    if path:
-        private_folder(results_folder(run))
+    if not path:
+        return
+    private_folder(results_folder(run))
+    try:
         chain.leave_word(path, None)
         log.also_to(Path(path))
+    except OSError as error:
+        fault = f"not ({error.strerror})"
+        raise ConfigError(must("log file", "one that can be written", fault, path, "name another in --log")) from error
 
 
 def _say(text: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 from steelrail.artifacts.files import on_results
 from steelrail.config.schema import Category
+from steelrail.errors import InputError, must
 
 _BLOCK_BYTES = 64 * 1024
 Kind = Literal[
@@ -136,16 +137,24 @@ def _end_of_last_line(file: BinaryIO, size: int) -> int:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Yield the events of one file in order. A last line without its end (a killed writer) is left out."""
+    """Yield the events of one file in order. A last line without its end (a killed writer) is left out.
+
+    Raises ``InputError`` at any other line that no writer wrote.
+    """
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            yield parse_event(line)
+            yield parse_event(line, f"{path}, line {number}")
 
 
-def parse_event(line: bytes) -> Event:
-    """Return the event of one whole line. Raises ``ValueError`` or ``KeyError`` for what no writer wrote."""
-    fields = json.loads(line)
-    head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
+def parse_event(line: bytes, where: object) -> Event:
+    """Return the event of one whole line. Raises ``InputError`` for what no writer wrote."""
+    try:
+        fields = dict(json.loads(line))
+        head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
+    except (ValueError, KeyError, TypeError) as error:
+        fault = f"{type(error).__name__}: {error}"
+        do = "put the file back as it was written, or take the damaged lines out"
+        raise InputError(must("event", "as it was written", f"damaged ({fault})", where, do)) from error
     return Event(**head, data=fields)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from steelrail.config.schema import Run
-from steelrail.errors import FullError, InputError, must
+from steelrail.errors import ConfigError, FullError, InputError, must
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TRIAL_BYTES = 4096
@@ -49,6 +49,15 @@ class Provenance(Artifact):
 def results_folder(run: Run) -> Path:
     """Return ``results/<run>``, where everything of a run lies; relative where the run file is (``results``)."""
     return Path(run.results) / run.name
+
+
+def require_results_place(run: Run) -> None:
+    """Raise ``ConfigError`` when something on the way to the run's results folder is a file. Makes nothing."""
+    folder = results_folder(run).absolute()
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        do = "name another place in results:, or move that file away"
+        raise ConfigError(must("results folder", "a folder", "not one", there, do))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from steelrail.artifacts.files import append_line
+from steelrail.errors import InputError, must
 
 FILE = "jobs.jsonl"
 
@@ -28,8 +29,18 @@ def note_job(run_folder: Path, job: NotedJob) -> None:
 
 
 def noted_jobs(run_folder: Path) -> tuple[NotedJob, ...]:
-    """Return the jobs noted, oldest first, each once. A torn line (a killed writer) is left out."""
+    """Return the jobs noted, oldest first, each once. A torn line (a killed writer) is left out.
+
+    Raises ``InputError`` at a line that no writer wrote: a job may be missing from the bill.
+    """
     path = run_folder / FILE
-    lines = path.read_text().splitlines() if path.exists() else []
-    whole = (NotedJob(**json.loads(line)) for line in lines if line.endswith("}"))
-    return tuple(dict.fromkeys(whole))
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return tuple(dict.fromkeys(_read(line, path) for line in lines if line.endswith("}")))
+
+
+def _read(line: str, path: Path) -> NotedJob:
+    try:
+        return NotedJob(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        do = "put the line back as it was written, or take it out if its job is in none of Slurm's accounts"
+        raise InputError(must("job noted", "as it was written", f"damaged ({error})", path, do)) from error

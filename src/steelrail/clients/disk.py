@@ -35,6 +35,8 @@ def _explain(error: OSError, path: Path) -> str:
         return must(
             "disk", "able to take more bytes", "full", path, "free space there, or set node.nvme to a bigger disk"
         )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return must("path", "a folder, below folders", "a file, or below one", path, "move the file away")
     if error.errno == errno.ENOENT:
         return must("path", "there", "missing", path, "check that the disk is mounted and nothing removed it")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

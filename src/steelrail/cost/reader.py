@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from steelrail.artifacts.train import Attempt
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.cost import requests, storage
 from steelrail.cost.pieces import Reports
+from steelrail.errors import InputError
 from steelrail.log import logger
 
 _log = logger(__name__)
@@ -56,6 +56,6 @@ def _events(path: Path, most: int | None = None) -> list[Event]:
             found.append(event)
             if len(found) == most:
                 break
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        _log.warning("events of %s are damaged after line %d (%s): the rest is not used", path, len(found), error)
+    except InputError as error:
+        _log.warning("%s; what comes after is not used", error)
     return found

@@ -10,6 +10,7 @@ from steelrail.artifacts.files import results_folder, write_whole
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients.holder import Holder
 from steelrail.config.schema import Run
+from steelrail.errors import InputError, must
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,16 @@ class JobLine:
 
 
 def read_jobs(folder: RunFolder) -> tuple[JobLine, ...]:
-    """Return the jobs of a run folder, oldest first."""
+    """Return the jobs of a run folder, oldest first. Raises ``InputError`` when their file is damaged."""
     path = _file(folder)
     if not path.exists():
         return ()
-    return tuple(JobLine(**fields) for fields in json.loads(path.read_text()))
+    try:
+        return tuple(JobLine(**fields) for fields in json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        fault = f"damaged ({' '.join(str(error).split())[:200]})"
+        do = "put it back, or remove it once no job of this run lives (squeue; ps for a local one)"
+        raise InputError(must("list of jobs", "as it was written", fault, path, do)) from error
 
 
 def living_local_jobs(run: Run) -> tuple[tuple[RunFolder, JobLine], ...]:

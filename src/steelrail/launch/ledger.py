@@ -15,6 +15,7 @@ from steelrail.artifacts.events import Event, EventWriter, read_events
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
+from steelrail.errors import InputError, must
 from steelrail.launch.endings import Verdict
 from steelrail.launch.policy import Action, Past
 
@@ -52,8 +53,13 @@ class Entry:
 
 
 def read(folder: RunFolder) -> tuple[Entry, ...]:
-    """Return all attempts of a run folder, oldest first."""
-    return entries(read_events(folder.ledger)) if folder.ledger.exists() else ()
+    """Return all attempts of a run folder, oldest first. Raises ``InputError`` when the ledger is damaged."""
+    try:
+        return entries(read_events(folder.ledger)) if folder.ledger.exists() else ()
+    except (KeyError, ValueError, TypeError) as error:
+        fault = f"damaged ({type(error).__name__}: {error})"
+        do = "put it back as it was written: no attempt may be counted twice, or not at all"
+        raise InputError(must("ledger", "as the supervisor wrote it", fault, folder.ledger, do)) from error
 
 
 def entries(events: Iterable[Event]) -> tuple[Entry, ...]:

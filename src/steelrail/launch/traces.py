@@ -85,7 +85,7 @@ def _tail(path: Path) -> list[Event]:
         lines = file.read(_TAIL_BYTES).split(b"\n")
     # The first line may be cut by where we began, the last by a write that is under way.
     whole = lines[1:-1] if size > _TAIL_BYTES else lines[:-1]
-    return [parse_event(line) for line in whole]
+    return [parse_event(line, path) for line in whole]
 
 
 def _end_of(folder: RunFolder, attempt: int, rank: int) -> Event | None:

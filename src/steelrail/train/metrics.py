@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelrail.artifacts.files import write_whole
+from steelrail.errors import InputError, must
 from steelrail.train.context import MetricsRow
 
 SCHEMA = pa.schema(
@@ -47,14 +48,26 @@ def gather_metrics(sources: list[Path], target: Path) -> int:
 
 
 def read_rows(path: Path) -> Iterator[MetricsRow]:
-    """Yield the rows of one attempt, as far as they are whole; none when the attempt never made a step."""
+    """Yield the rows of one attempt, as far as they are whole; none when the attempt never made a step.
+
+    Raises ``InputError`` at a line, other than a torn last one, that no writer wrote.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            yield MetricsRow(**_known(json.loads(line)))
+            yield _row(line, f"{path}, line {number}")
+
+
+def _row(line: bytes, where: str) -> MetricsRow:
+    try:
+        return MetricsRow(**_known(json.loads(line)))
+    except (ValueError, KeyError, TypeError) as error:
+        fault = f"damaged ({type(error).__name__}: {error})"
+        do = "put the file back as it was written, or take the damaged lines out"
+        raise InputError(must("row of metrics", "as it was written", fault, where, do)) from error
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from steelrail.artifacts import events
 from steelrail.artifacts.events import Event, EventWriter, read_events
-from steelrail.errors import FullError
+from steelrail.errors import FullError, InputError
 
 
 def test_events_come_back_in_order_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -77,3 +77,17 @@ def test_a_full_file_system_is_named_whatever_is_called(tmp_path: Path) -> None:
     for act in (lambda: writer.write("note", text="kept"), writer.close):
         with pytest.raises(FullError, match="file system of the results folder must be able to take more bytes"):
             act()
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"5", b"[]", b'{"time": 1.0', b"\xff", b"\0\0"])
+def test_a_damaged_line_is_named_by_file_and_number_unless_it_is_a_torn_last_one(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    writer = EventWriter(path, attempt=1, rank=2, host="n1", clock=lambda: 1.0)
+    writer.write("note", text="whole")
+    writer.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(InputError, match=rf"event must be as it was written, is damaged .*{path}, line 2\)"):
+        list(read_events(path))
+    path.write_bytes(whole + line)
+    assert ["whole"] == [event.data["text"] for event in read_events(path)]

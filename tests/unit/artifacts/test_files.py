@@ -10,11 +10,13 @@ from steelrail.artifacts.files import (
     on_results,
     put_whole,
     read_artifact,
+    require_results_place,
     takes_bytes,
     write_artifact,
     write_whole,
 )
-from steelrail.errors import FullError, InputError
+from steelrail.config.load import load_run
+from steelrail.errors import ConfigError, FullError, InputError
 
 
 def test_an_artifact_comes_back_as_it_went(tmp_path: Path) -> None:
@@ -97,3 +99,16 @@ def test_a_line_is_never_joined_to_what_a_killed_writer_left(tmp_path: Path) -> 
 def test_a_line_that_a_full_file_system_does_not_take_is_an_error() -> None:
     with pytest.raises(FullError):
         append_line(Path("/dev/full"), b"line")
+
+
+@pytest.mark.parametrize("results", ["file", "file/below", "file/below/it", "link"])
+def test_results_that_cannot_lie_where_they_shall_are_refused_before_anything_is_made(
+    tmp_path: Path, results: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    demo = load_run("config/demo.yaml")
+    with pytest.raises(ConfigError, match="results folder must be a folder, is not one"):
+        require_results_place(demo.model_copy(update={"results": str(tmp_path / results)}))
+    require_results_place(demo.model_copy(update={"results": str(tmp_path / "not" / "there")}))
+    assert [tmp_path / "file", tmp_path / "link"] == sorted(tmp_path.iterdir())

@@ -98,3 +98,10 @@ def test_runs_of_one_name_with_other_stores_never_meet_on_nvme() -> None:
     assert disk.node_root(run) != disk.node_root(other)
     assert disk.node_root(run) == disk.node_root(run.model_copy(update={"name": "another"}))
     assert Path(run.node.nvme) / f"steelrail-{os.geteuid()}" == disk.node_root(run).parent
+
+
+def test_a_file_in_the_way_of_a_folder_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(NodeError, match="path must be a folder, below folders, is a file, or below one"):
+            disk.private_folder(path)

@@ -1,9 +1,12 @@
 import json
 
+import pytest
 from rundir import entry
 
+from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
+from steelrail.errors import InputError
 from steelrail.launch import ledger
 from steelrail.launch.endings import Verdict
 from steelrail.launch.policy import Action, Past
@@ -67,3 +70,21 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 def test_a_folder_in_which_nothing_ran_has_no_attempts(tmp_path):
     assert ledger.read(RunFolder(tmp_path)) == ()
+
+
+def test_an_empty_ledger_has_no_attempts(tmp_path):
+    RunFolder(tmp_path).ledger.touch()
+    assert ledger.read(RunFolder(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    "damage", [("attempt_start", {"job_id": "15"}), ("attempt_end", {"ending": "nonsense", "ended": None})]
+)
+def test_a_ledger_that_no_supervisor_wrote_is_named(tmp_path, damage):
+    folder = RunFolder(tmp_path)
+    ledger.write_start(folder, "node1", entry(1))
+    writer = EventWriter(folder.ledger, 1 if damage[0] == "attempt_end" else 2, -1, "node1", lambda: 1.0)
+    writer.write(damage[0], **damage[1])
+    writer.close()
+    with pytest.raises(InputError, match="ledger must be as the supervisor wrote it, is damaged"):
+        ledger.read(folder)
