@@ -8,19 +8,18 @@ from dataclasses import asdict, dataclass
 from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
-from steelrail.clients.slurm import Slurm, user_name
+from steelrail.clients.slurm import Slurm
 from steelrail.config.schema import Run
 from steelrail.errors import SteelrailError
-from steelrail.formats.squeue import parse_identity
 from steelrail.launch import ledger, traces
 from steelrail.launch.budget import Accounts
 from steelrail.launch.freeze import read_frozen
 from steelrail.launch.inputs import read_inputs
-from steelrail.launch.jobs import JobLine, read_jobs
+from steelrail.launch.jobs import read_jobs
 from steelrail.launch.ledger import Entry
 from steelrail.launch.lock import holder
 from steelrail.launch.logs import newest_folder
-from steelrail.launch.request import folder_digest, job_name
+from steelrail.launch.queued import job_now
 from steelrail.launch.spend import spent_micro_usd
 from steelrail.launch.stages import STAGE_NAMES, finished_stages
 from steelrail.train.plan import mfu
@@ -101,7 +100,7 @@ def status(run: Run) -> RunStatus:
     """Return how a run stands now."""
     folder = _folder(run)
     entries = ledger.read(folder) if folder else ()
-    line, state, reason = _job(run, folder)
+    line, state, reason = job_now(run, folder)
     last = entries[-1] if entries else None
     step, speed = _speed(run, folder, last)
     finished = finished_stages(run)
@@ -134,31 +133,9 @@ def _folder(run: Run) -> RunFolder | None:
     """The folder of this run file's key where it can be told, else the one in which something happened last."""
     try:
         folder = RunFolder(results_folder(run) / "train" / read_inputs(run).key)
-        return folder if folder.ledger.exists() or read_jobs(folder) else newest_folder(run)
     except SteelrailError:
-        return None
-
-
-def _job(run: Run, folder: RunFolder | None) -> tuple[JobLine | None, str, str]:
-    known = read_jobs(folder) if folder else ()
-    last = known[-1] if known else None
-    if run.slurm.executor == "local":
-        return last, "RUNNING" if last and last.process_lives() else "none", ""
-    try:
-        rows = Slurm(retry_seconds=5.0).queue(user_name(), job_name(run.name, "train"))
-    except SteelrailError as error:
-        return last, "UNKNOWN", str(error)
-    mine = folder_digest(results_folder(run))
-    for row in rows:
-        identity = parse_identity(row.comment)
-        if identity is not None and identity.folder in ("", mine):
-            line = next((one for one in known if one.job_id == row.job_id), None)
-            return (
-                line or JobLine(row.job_id, 0.0, "", "", "", None),
-                row.state,
-                "" if row.reason == "None" else row.reason,
-            )
-    return last, "none", "no job in the queue"
+        return newest_folder(run)
+    return folder if folder.ledger.exists() or read_jobs(folder) else newest_folder(run)
 
 
 def _speed(run: Run, folder: RunFolder | None, last: Entry | None) -> tuple[int | None, float | None]:

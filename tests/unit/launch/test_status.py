@@ -5,9 +5,9 @@ from rundir import attempt, frozen_folder, rank_did, write_inputs
 
 from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import Ending
-from steelrail.errors import InputError
+from steelrail.errors import ClusterError, InputError
 from steelrail.formats.squeue import QueueRow
-from steelrail.launch import logs, status, stop
+from steelrail.launch import logs, queued, status, stop
 from steelrail.launch.jobs import JobLine, add_job
 from steelrail.launch.policy import Action
 from steelrail.launch.request import job_comment
@@ -90,15 +90,15 @@ def test_logs_are_those_of_the_newest_attempt(local):
 
 
 class Queue:
-    """A Slurm whose queue holds one fabric job of a run."""
+    """A Slurm whose queue holds jobs of one stage of a run."""
 
-    def __init__(self, run, jobs):
-        self.run, self.jobs, self.cancelled = run, jobs, []
+    def __init__(self, run, jobs, stage="fabric"):
+        self.run, self.jobs, self.stage, self.cancelled = run, jobs, stage, []
 
     def queue(self, user, name):
-        comment = job_comment(self.run.name, "fabric", "0123456789ab", results_folder(self.run))
+        comment = job_comment(self.run.name, self.stage, "0123456789ab", results_folder(self.run))
         found = [QueueRow(job, "PENDING", "Resources", name, comment) for job in self.jobs]
-        return tuple(found) if name.endswith("-fabric") else ()
+        return tuple(found) if name.endswith(f"-{self.stage}") else ()
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
@@ -114,3 +114,35 @@ def test_stop_before_training_ends_the_chain_at_its_fabric_job(here, monkeypatch
 def test_stop_before_any_job_of_ours_says_what_goes_on(here, monkeypatch):
     monkeypatch.setattr(stop, "Slurm", lambda: Queue(here, []))
     assert "end its Snakemake (Ctrl-C)" in stop.stop(here)
+
+
+def test_logs_of_an_empty_ledger_say_that_no_attempt_has_started(local):
+    frozen_folder(local, write_inputs(local)).ledger.touch()
+    with pytest.raises(InputError, match="is without an attempt: no training job is alive"):
+        list(logs.lines(local))
+
+
+def test_logs_of_a_job_that_waits_say_how_it_stands(here, monkeypatch):
+    monkeypatch.setattr(queued, "Slurm", lambda **_: Queue(here, ["15"], "train"))
+    with pytest.raises(InputError, match=r"is without an attempt: job 15 is PENDING \(Resources\)"):
+        list(logs.lines(here))
+
+
+def test_logs_of_a_job_that_slurm_does_not_speak_of_claim_nothing(here, monkeypatch):
+    def away(**_):
+        raise ClusterError("Slurm is away")
+
+    monkeypatch.setattr(queued, "Slurm", away)
+    with pytest.raises(InputError, match=r"is without an attempt: a job is UNKNOWN \(Slurm is away\)"):
+        list(logs.lines(here))
+
+
+def test_an_attempt_without_a_log_says_why(local):
+    folder = frozen_folder(local, write_inputs(local))
+    attempt(folder, 1)
+    with pytest.raises(InputError, match="log of attempt 1 must be there, is missing: its ranks have not written yet"):
+        list(logs.lines(local))
+    attempt(folder, 2, Ending.JOB_ERROR, Action.STOP)
+    for follow in (False, True):
+        with pytest.raises(InputError, match=r"missing: no rank was started \(job_error: because\)"):
+            list(logs.lines(local, follow))
