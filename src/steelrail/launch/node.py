@@ -36,6 +36,10 @@ from steelrail.launch.pulse import SAVE_SIGNALS
 _log = log.logger(__name__)
 _LOOK_SECONDS = 0.05
 _READ_BYTES = 64 * 1024
+# More than a pipe holds: a rank that writes without a pause must not keep us from the others.
+_READS = 16
+# A line is cut where it is longer, or where its end does not come: a prompt, or a bar that only returns.
+_HELD_BYTES, _HELD_SECONDS = 64 * 1024, 2.0
 # Ranks that fail together each say why; one that still waits for a rank that is gone has nothing to say.
 _LEAVE_SECONDS = 2.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -44,12 +48,13 @@ TAKEN_DOWN = "Terminated with the other ranks of its node"
 
 @dataclass
 class Member:
-    """One rank as its node's process sees it: process, the pipe it writes to, and the line that is not whole yet."""
+    """One rank as its node's process sees it: process, the pipe it writes to, and what it wrote of a line so far."""
 
     rank: int
     pid: int
     pipe: int
-    line: bytes = b""
+    held: bytearray = field(default_factory=bytearray)
+    held_since: float = 0.0
     open: bool = True
     code: int | None = None
 
@@ -192,7 +197,7 @@ def _attend(node: Node) -> int:
         _take_down_if_due(node)
     _pass_on(node, 0.0)
     for one in node.members:
-        _write(one, one.line + b"\n" if one.line else b"")
+        _let_go(one)
     return node.bad or max((one.code or 0 for one in node.members), default=0)
 
 
@@ -221,14 +226,38 @@ def _take_down_if_due(node: Node) -> None:
 
 
 def _pass_on(node: Node, seconds: float) -> None:
-    """Wait at most ``seconds`` for output, and pass on the whole lines of what is there."""
+    """Wait at most ``seconds`` for output, and pass on the whole lines of what is there, and what waited too long."""
     by_pipe = {one.pipe: one for one in node.members if one.open}
     ready, _, _ = select.select(list(by_pipe), [], [], seconds)
     for pipe in ready:
-        one = by_pipe[pipe]
-        while chunk := _read(one):
-            *lines, one.line = (one.line + chunk).split(b"\n")
-            _write(one, b"".join(line + b"\n" for line in lines))
+        for _ in range(_READS):
+            chunk = _read(by_pipe[pipe])
+            if not chunk:
+                break
+            _take(by_pipe[pipe], chunk)
+    for one in node.members:
+        if one.held and clock.monotonic() - one.held_since > _HELD_SECONDS:
+            _let_go(one)
+
+
+def _take(one: Member, chunk: bytes) -> None:
+    """Pass on the lines that ``chunk`` ends, and hold what it begins. Every byte is looked at once."""
+    end = chunk.rfind(b"\n") + 1
+    if end:
+        _write(one, bytes(one.held) + chunk[:end])
+        one.held.clear()
+    if not one.held:
+        one.held_since = clock.monotonic()
+    one.held += chunk[end:]
+    if len(one.held) >= _HELD_BYTES:
+        _let_go(one)
+
+
+def _let_go(one: Member) -> None:
+    """Pass on what is held as a line of its own, its end there or not."""
+    if one.held:
+        _write(one, bytes(one.held) + b"\n")
+        one.held.clear()
 
 
 def _read(one: Member) -> bytes:

@@ -43,7 +43,6 @@ def test_jobs_come_back_in_the_order_in_which_they_were_kept(tmp_path):
 @pytest.mark.parametrize("text", ["", "[", "{}x", "5", '[{"job_id": "15"}]', "[5]", '{"job_id": "15"}'])
 def test_a_damaged_list_of_jobs_is_named_with_what_to_do(tmp_path, text):
     (tmp_path / "jobs.json").write_text(text)
-    with pytest.raises(
-        InputError, match=r"list of jobs must be as it was written, is damaged .*jobs.json\): put it back"
-    ):
+    said = r"list of jobs must be as it was written, is damaged .*jobs.json\): put it back"
+    with pytest.raises(InputError, match=said):
         read_jobs(RunFolder(tmp_path))

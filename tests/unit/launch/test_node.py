@@ -12,6 +12,7 @@ import pytest
 
 from steelrail.artifacts.trainer import EXIT_FULL
 from steelrail.clients.ends import read_ends
+from steelrail.launch.node import _HELD_BYTES, Member, _take
 
 RANK = """
 import json, os, signal, sys, time
@@ -33,11 +34,19 @@ def main(argv):
         append_line(Path("/dev/full"), b"word")
     if plan == "wait":
         time.sleep(600)
+    if plan.startswith("half"):
+        os.write(1, b"half a line")
+    if plan == "half and wait":
+        time.sleep(600)
+    if plan == "flood":
+        for _ in range(64):
+            os.write(1, b"x" * 2**20)
     if plan == "say":
         sys.stdout.write("one\\ntwo")
         sys.stderr.write("x" * 200_000 + "\\n")
     return int(plan) if plan.isdigit() else 0
 """
+FLOOD_BYTES = 64 * 2**20
 HEAVY = "import os\nloaded_by = os.getpid()\n"
 
 
@@ -92,9 +101,38 @@ def test_what_is_heavy_is_loaded_once_a_node_and_every_rank_knows_its_place(star
     assert read_ends(tmp_path / "log", 2) == ()
 
 
-def test_every_line_is_marked_with_its_rank_the_last_one_and_long_ones_too(start):
+def test_every_line_is_marked_with_its_rank_and_a_long_one_comes_in_marked_pieces(start):
     out, _ = start(r1="say").communicate(timeout=30)
-    assert sorted(out.split(b"\n")) == [b"", b"1: one", b"1: two" + b"x" * 200_000]
+    first, *pieces, end = out.split(b"\n")
+    assert (first, end) == (b"1: one", b"")
+    assert b"".join(piece.removeprefix(b"1: ") for piece in pieces) == b"two" + b"x" * 200_000
+    assert all(piece.startswith(b"1: ") and len(piece) <= 2 * 65_536 for piece in pieces) and len(pieces) > 1
+
+
+def test_the_rest_without_an_end_is_passed_on_when_its_rank_ends(start):
+    out, _ = start(r1="half").communicate(timeout=30)
+    assert out == b"1: half a line\n"
+
+
+def test_a_line_whose_end_does_not_come_is_seen_while_its_rank_waits(start):
+    node = start(r1="half and wait")
+    began = time.monotonic()
+    assert node.stdout.readline() == b"1: half a line\n"
+    assert node.poll() is None and time.monotonic() - began < 20
+
+
+def test_much_output_without_an_end_is_passed_on_in_time_that_grows_with_it_alone(start):
+    out, _ = start(r1="flood").communicate(timeout=30)
+    assert out.replace(b"\n1: ", b"") == b"1: " + b"x" * FLOOD_BYTES + b"\n"
+
+
+def test_small_writes_are_held_until_their_line_ends_and_no_longer_than_they_are_long(capfd):
+    one = Member(3, 0, 0)
+    for text in (b"a", b"b", b"c\nd", b"e\n\nf"):
+        _take(one, text)
+    assert (capfd.readouterr().out, bytes(one.held)) == ("3: abc\n3: de\n3: \n", b"f")
+    _take(one, b"y" * (_HELD_BYTES - 1))
+    assert (capfd.readouterr().out, bytes(one.held)) == ("3: f" + "y" * (_HELD_BYTES - 1) + "\n", b"")
 
 
 def test_a_killed_rank_takes_the_others_of_its_node_down_and_is_named_as_the_first(start, tmp_path):
