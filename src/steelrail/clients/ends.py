@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from steelrail.artifacts.files import on_results
 from steelrail.artifacts.trainer import EXIT_SAVED
+from steelrail.clients.process import oom_kills
 from steelrail.formats.srun import TaskEnd, parse_task_ends
 
 _OUT_OF_MEMORY = "Out Of Memory"
@@ -57,6 +60,36 @@ def merge_ends(
             own = tuple(replace(end, how=_OUT_OF_MEMORY) if end.killed else end for end in own)
         found += own
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Starter:
+    """The process of this host that starts the ranks, ``name`` in words. ``oom_kills``: the kernel's count before it.
+
+    The ranks end with it, and then none of them can say why.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    oom_kills: int = field(default_factory=oom_kills)
+
+    def exit_code(self) -> int | None:
+        """Return its exit code once it has ended, as a shell says it: 128 and the number for a signal."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def killed(self) -> str | None:
+        """Return which signal ended it and what is known of who sent that, in words; none when no signal did."""
+        code = self.process.poll()
+        if code is None or code >= 0:
+            return None
+        how = f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)})"
+        if code != -signal.SIGKILL:
+            return how
+        killed = oom_kills() - self.oom_kills
+        if killed > 0:
+            return f"{how}: out of memory, it seems, as the kernel killed {killed} for that on this host meanwhile"
+        return f"{how}, not by the kernel for want of memory"
 
 
 def _read(path: Path) -> tuple[TaskEnd, ...]:

@@ -83,6 +83,12 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
+def oom_kills() -> int:
+    """Return how many processes this host's kernel has killed for want of memory since boot, in any cgroup."""
+    counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counts.get("oom_kill", 0))  # since Linux 4.13
+
+
 def started(pid: int) -> float | None:
     """Return when a process of this host began (Unix seconds), or none when it is gone."""
     ticks = start_ticks(pid)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from steelrail.clients import clock, process
-from steelrail.clients.ends import read_ends, srun_file
+from steelrail.clients.ends import Starter, read_ends, srun_file
 from steelrail.clients.ranks import NODES
 from steelrail.clients.slurm import Slurm, SlurmAway, without_slurm
 from steelrail.config.schema import Run
@@ -49,6 +49,9 @@ class Ranks(Protocol):
 
     def task_ends(self) -> Sequence[TaskEnd]:
         """Return how ranks ended, in the order in which it was noticed."""
+
+    def starter_killed(self) -> str | None:
+        """Return, in words, which signal ended the process of this host that starts them; none when none did."""
 
 
 class Allocation(Protocol):
@@ -103,7 +106,7 @@ class Step:
     slurm: Slurm
     job_id: str
     name: str
-    process: subprocess.Popen[bytes]
+    starter: Starter
     log: Path
     ranks_per_node: int
     _id: str | None = None
@@ -111,9 +114,7 @@ class Step:
 
     def poll(self) -> int | None:
         """Return srun's exit code once it is back."""
-        code = self.process.poll()
-        # Of a signal Python says -15 where a shell says 143.
-        return 128 - code if code is not None and code < 0 else code
+        return self.starter.exit_code()
 
     def step_id(self) -> str | None:
         """Ask Slurm for the step's id, at most once a second."""
@@ -134,22 +135,26 @@ class Step:
         """Kill the step; where Slurm does not manage, end our srun, which then cleans up."""
         try:
             self.signal("KILL")
-            self.process.wait(_END_SECONDS)
+            self.starter.process.wait(_END_SECONDS)
         except (subprocess.TimeoutExpired, ClusterError) as error:
             _log.warning("%s did not end on SIGKILL (%s): ending its srun", self.name, error)
-            self.process.terminate()
+            self.starter.process.terminate()
             self._end_srun()
 
     def _end_srun(self) -> None:
         try:
-            self.process.wait(_END_SECONDS)
+            self.starter.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.starter.process.kill()
+            self.starter.process.wait()
 
     def task_ends(self) -> Sequence[TaskEnd]:
         """Return what the nodes' processes and srun saw."""
         return read_ends(self.log, self.ranks_per_node)
+
+    def starter_killed(self) -> str | None:
+        """Return which signal ended our srun."""
+        return self.starter.killed()
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ class SlurmAllocation:
         inside = [*container.srun_options(self.run, env, known), *container.program(self.run, program, known)]
         argv = [*srun_argv(self.run, self.job_id, nodes, name, output), *inside]
         around = {**without_slurm(os.environ), **container.environment(self.run, env)}
-        srun = process.start(argv, around, srun_file(output))
+        srun = Starter("srun, which starts the ranks,", process.start(argv, around, srun_file(output)))
         return Step(self.slurm, self.job_id, name, srun, output, self.run.shape.ranks_per_node)
 
     def requeue(self, exclude: Sequence[str]) -> bool:

@@ -92,6 +92,7 @@ class Observed:
     lost_nodes: Sequence[str] = ()
     lived: bool = True
     full: bool = False
+    starter_killed: str | None = None
 
     @property
     def ran_full(self) -> bool:
@@ -211,6 +212,10 @@ def _error(seen: Observed) -> Verdict:
     if killed is not None:
         how = "ran out of memory on its host" if killed.out_of_memory else f"was ended by a signal ({killed.how})"
         return _without_a_word(seen, killed, how, f"rank killed: {killed.how}")
+    if seen.starter_killed is not None and not seen.task_ends:
+        # What ranks say then is of each other alone. Where ends were seen, it is we who ended the rest.
+        mark = "starter killed" if seen.lived else None
+        return Verdict(Ending.JOB_ERROR, seen.starter_killed, _silent(seen.exit_code), mark=mark)
     if seen.faults:
         return _of_fault(min(seen.faults, key=lambda one: one.time))
     first = next(iter(seen.task_ends), None)

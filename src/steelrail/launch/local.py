@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from steelrail.clients import clock, process
-from steelrail.clients.ends import read_ends
+from steelrail.clients.ends import Starter, read_ends
 from steelrail.config.schema import Run
 from steelrail.formats.srun import TaskEnd
 from steelrail.launch.allocation import node_argv
@@ -26,33 +25,36 @@ _NOT_OURS = ("SLURM_", "GROUP_RANK", "NODE_RANK", "NUM_NODES")
 class LocalRanks:
     """The ranks of this host: the process that they are forked from leads a group of processes of their own."""
 
-    node: subprocess.Popen[bytes]
+    starter: Starter
     log: Path
     ranks: int
 
     def poll(self) -> int | None:
         """Return the exit code once all are gone."""
-        code = self.node.poll()
-        return 128 - code if code is not None and code < 0 else code
+        return self.starter.exit_code()
 
     def step_id(self) -> str | None:
         """Local ranks have no job step; their node's process id stands for it."""
-        return f"pid.{self.node.pid}"
+        return f"pid.{self.starter.process.pid}"
 
     def signal(self, name: str) -> None:
         """Send a signal to every rank that lives."""
-        if self.node.poll() is None:
+        if self.starter.process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.node.pid, getattr(signal, f"SIG{name}"))
+                os.killpg(self.starter.process.pid, getattr(signal, f"SIG{name}"))
 
     def kill(self) -> None:
         """End every rank now."""
         self.signal("KILL")
-        self.node.wait()
+        self.starter.process.wait()
 
     def task_ends(self) -> Sequence[TaskEnd]:
         """Return how ranks ended, in the order in which it was noticed."""
         return read_ends(self.log, self.ranks)
+
+    def starter_killed(self) -> str | None:
+        """Return which signal ended the process that the ranks are forked from."""
+        return self.starter.killed()
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class LocalAllocation:
         around = {**own, **_ALONE, "STEELRAIL_HOST": self.host.split(".")[0]}
         ranks = self.run.shape.world_size
         node = process.start(node_argv(ranks, module, output), around, output, new_session=True)
-        return LocalRanks(node, output, ranks)
+        return LocalRanks(Starter("the process that the ranks are forked from", node), output, ranks)
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """There is no queue."""

@@ -145,6 +145,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         lost_nodes=tuple(one for one in site.allocation.lost() if one in entry.nodes) if code else (),
         lived=traces.lived(site.folder, entry.attempt, world),
         full=not takes_bytes(site.folder.root),
+        starter_killed=ranks.starter_killed(),
     )
 
 

@@ -1,3 +1,9 @@
+import signal
+import subprocess
+
+import pytest
+
+from steelrail.clients import ends
 from steelrail.clients.ends import ends_file, merge_ends, read_ends, srun_file, write_end
 from steelrail.formats.srun import TaskEnd
 
@@ -37,3 +43,32 @@ def test_what_was_written_is_read_back_and_a_torn_line_is_not(tmp_path):
 
 def test_nobody_has_ended_before_anyone_did(tmp_path):
     assert read_ends(tmp_path / "attempt-0001.log", 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "oom_kills", "said"),
+    [
+        (signal.SIGKILL, 0, "srun was killed by signal 9 (Killed), not by the kernel for want of memory"),
+        (
+            signal.SIGKILL,
+            2,
+            "srun was killed by signal 9 (Killed): out of memory, it seems, as the kernel killed 2 for that on this "
+            "host meanwhile",
+        ),
+        (signal.SIGTERM, 2, "srun was killed by signal 15 (Terminated)"),
+    ],
+)
+def test_who_killed_what_starts_the_ranks_is_told_as_far_as_it_is_known(monkeypatch, number, oom_kills, said):
+    started = subprocess.Popen(["sleep", "60"])
+    starter = ends.Starter("srun", started, oom_kills=7)
+    assert (starter.exit_code(), starter.killed()) == (None, None)
+    started.send_signal(number)
+    started.wait()
+    monkeypatch.setattr(ends, "oom_kills", lambda: 7 + oom_kills)
+    assert (starter.exit_code(), starter.killed()) == (128 + number, said)
+
+
+def test_what_ended_by_itself_was_not_killed():
+    started = subprocess.Popen(["false"])
+    started.wait()
+    assert (ends.Starter("srun", started).exit_code(), ends.Starter("srun", started).killed()) == (1, None)

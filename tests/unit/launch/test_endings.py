@@ -179,3 +179,17 @@ def test_a_full_file_system_explains_whatever_was_said_or_left_unsaid_and_blames
     verdict = judge(seen(**changes))
     assert (verdict.ending, verdict.exit_code, verdict.culprit) == (Ending.JOB_ERROR, EXIT_FULL, None)
     assert verdict.reason == "the results folder's file system is full"
+
+
+def test_ranks_that_ended_with_the_process_that_starts_them_are_not_called_silent():
+    peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer [10.0.0.3]:1234")
+    for faults in ((), (peer,)):
+        verdict = judge(seen(exit_code=137, starter_killed="srun was killed by signal 9 (Killed)", faults=faults))
+        assert (verdict.reason, verdict.exit_code) == ("srun was killed by signal 9 (Killed)", 137)
+        assert (verdict.culprit, verdict.mark) == (None, "starter killed")
+
+
+def test_a_starter_that_we_ended_after_a_rank_explains_nothing():
+    ends = [TaskEnd(3, "node3", "Killed", None)]
+    assert judge(seen(exit_code=137, task_ends=ends, starter_killed="srun was killed")).rank == 3
+    assert judge(seen(exit_code=137, faults=[fault()], starter_killed="srun was killed")).rank == 2

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from rundir import entry, saved
@@ -301,3 +302,19 @@ def test_a_log_that_the_file_system_does_not_take_stops_the_run_at_the_first_att
         supervise.supervise(site)
     (entry,) = ledger.read(site.folder)
     assert (entry.exit_code, entry.action, entry.culprit) == (EXIT_FULL, Action.STOP, None)
+
+
+def test_a_killed_process_of_the_node_is_named_and_the_ranks_start_again(site):
+    plan(site, a1r0="wait", a1r1="wait")
+    after_start(site, 1, lambda: os.kill(node_of(site), signal.SIGKILL))
+    assert supervise.supervise(site) == "done"
+    assert told(site) == [(Ending.JOB_ERROR, Action.RESTART), (Ending.DONE, Action.FINISH)]
+    reason = "the process that the ranks are forked from was killed by signal 9 (Killed)"
+    assert ledger.read(site.folder)[0].reason.startswith(reason)
+
+
+def node_of(site):
+    """The process that the ranks of the newest attempt were forked from."""
+    beat = json.loads((site.folder.root / "heartbeats" / "rank-00000.json").read_text())
+    status = Path(f"/proc/{beat['pid']}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
