@@ -11,7 +11,7 @@ from steelrail.launch import ledger
 from steelrail.launch.freeze import read_frozen, run_folder
 from steelrail.launch.inputs import Inputs
 from steelrail.launch.jobs import read_jobs
-from steelrail.launch.record import finished_record, record_path, write_record
+from steelrail.launch.record import finished_record, record_path, remake_metrics, write_record
 from steelrail.launch.segments import close_open
 from steelrail.log import logger
 
@@ -21,11 +21,12 @@ _log = logger(__name__)
 def finished(run: Run, inputs: Inputs) -> TrainRecord | None:
     """Return the record of this very model when it is there, or only has to be written down; else none."""
     record = finished_record(run, inputs.key)
+    folder = run_folder(run, inputs.key)
     if record is not None:
+        remake_metrics(run, folder)
         record_path(run).touch()
         _log.info("run %s, key %s: trained already, final step %d", run.name, inputs.key, record.final_step)
         return record
-    folder = run_folder(run, inputs.key)
     _close_if_gone(run, folder)
     entries = ledger.read(folder)
     if not entries or entries[-1].ending is not Ending.DONE:

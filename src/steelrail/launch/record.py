@@ -38,6 +38,11 @@ def record_path(run: Run) -> Path:
     return results_folder(run) / "train" / "record.json"
 
 
+def metrics_path(run: Run) -> Path:
+    """Return the path of the metrics of all attempts."""
+    return record_path(run).with_name("metrics.parquet")
+
+
 def finished_record(run: Run, key: str) -> TrainRecord | None:
     """Return the record of this very model if it was trained to its end, whatever was rewritten upstream since."""
     path = record_path(run)
@@ -52,16 +57,31 @@ def write_record(
     run: Run, frozen: Frozen, inputs: Inputs, folder: RunFolder, rows: Mapping[str, tuple[SacctRow, ...]]
 ) -> TrainRecord:
     """Gather the metrics, write the record last, and return it. ``rows`` are the accounts by job, if any."""
-    from steelrail.train.metrics import gather_metrics  # brings torch, which a driver that only waits can do without
-
     entries = [with_state(entry, rows.get(entry.job_id, ())) for entry in ledger.read(folder)]
-    sources = [folder.metrics(entry.attempt) for entry in entries]
-    gather_metrics(sources, results_folder(run) / "train" / "metrics.parquet")
+    _write_metrics(run, folder, entries)
     record = make_record(run, frozen, inputs, folder, entries)
     # Touched even when nothing in it changed: it must be newer than what it was made from.
     write_artifact(record_path(run), record)
     os.utime(record_path(run))
     return record
+
+
+def remake_metrics(run: Run, folder: RunFolder) -> None:
+    """Make the metrics of a finished run anew where they are missing, from the rows that its attempts left."""
+    if metrics_path(run).exists():
+        return
+    entries = ledger.read(folder)
+    if not any(folder.metrics(entry.attempt).exists() for entry in entries):
+        _log.warning("%s is missing, and so are the rows that it was made of: %s", metrics_path(run), folder.root)
+        return
+    _write_metrics(run, folder, entries)
+    _log.info("%s was missing and is made anew", metrics_path(run))
+
+
+def _write_metrics(run: Run, folder: RunFolder, entries: Sequence[Entry]) -> None:
+    from steelrail.train.metrics import gather_metrics  # brings torch, which a driver that only waits can do without
+
+    gather_metrics([folder.metrics(entry.attempt) for entry in entries], metrics_path(run))
 
 
 def make_record(run: Run, frozen: Frozen, inputs: Inputs, folder: RunFolder, entries: Sequence[Entry]) -> TrainRecord:

@@ -13,9 +13,10 @@ from steelrail.checkpoints.manifest import CheckpointFile, Manifest, encode
 from steelrail.clients.store import Store
 from steelrail.errors import TrainError
 from steelrail.formats.sacct import SacctRow
+from steelrail.launch.finished import finished
 from steelrail.launch.freeze import read_frozen
 from steelrail.launch.policy import Action
-from steelrail.launch.record import finished_record, record_path, write_record
+from steelrail.launch.record import finished_record, metrics_path, record_path, write_record
 
 
 @pytest.fixture
@@ -167,3 +168,30 @@ def test_where_the_events_are_gone_the_store_names_the_newest_checkpoint_that_it
     record = write(stored)
     assert record.final_checkpoint == f"s3://bucket/steelrail/demo/{inputs.key}/steps/0000000006-00000001"
     assert (record.final_step, record.tokens) == (6, 6 * 8 * 256)
+
+
+def test_metrics_that_are_missing_beside_the_record_are_made_anew_from_what_the_attempts_left(trained):
+    run, inputs, _ = trained
+    record = write(trained)
+    before = metrics_path(run).read_bytes()
+    metrics_path(run).unlink()
+    assert finished(run, inputs) == record
+    assert metrics_path(run).read_bytes() == before
+
+
+def test_metrics_whose_rows_are_gone_too_are_named_and_no_empty_table_stands_for_them(trained, caplog):
+    run, inputs, folder = trained
+    record = write(trained)
+    for path in (metrics_path(run), folder.metrics(1), folder.metrics(2)):
+        path.unlink()
+    assert finished(run, inputs) == record
+    assert f"{metrics_path(run)} is missing, and so are the rows" in caplog.text
+    assert not metrics_path(run).exists()
+
+
+def test_metrics_that_are_there_are_left_as_they_are(trained):
+    run, inputs, _ = trained
+    write(trained)
+    metrics_path(run).write_bytes(b"as it was")
+    finished(run, inputs)
+    assert metrics_path(run).read_bytes() == b"as it was"
