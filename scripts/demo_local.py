@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import boto3
@@ -71,7 +71,7 @@ def s3_server(data: Path, *more: str) -> Iterator[str]:
         argv = [str(Path(sys.executable).with_name("weed")), f"-logdir={private}", *SERVER.split(), *options, *more]
         # A session of its own: Ctrl-C must reach the ranks before their store.
         server = process.start(argv, os.environ, private / "weed.log", cwd=private, new_session=True)
-        ending.callback(_end, server)
+        ending.callback(_end, server, grpc_sockets(ports[len(PORTS) :]))
         yield f"http://127.0.0.1:{ports[PORTS.index('s3.port')]}"
 
 
@@ -145,10 +145,18 @@ def _write_keys(private: Path) -> Path:
     return identities
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def _end(server: subprocess.Popen[bytes], sockets: Sequence[Path]) -> None:
     # On TERM it takes 15 s to leave; whatever it has answered for outlives a kill (tests/cluster/test_dev_cluster.py).
     server.kill()
     server.wait()
+    for one in sockets:
+        one.unlink(missing_ok=True)
+
+
+def grpc_sockets(ports: Sequence[int]) -> list[Path]:
+    """Return the sockets that SeaweedFS makes where no option can put them elsewhere. ``ports``: of gRPC, as PORTS."""
+    names = (one.partition(".")[0] for one in PORTS)
+    return [Path("/tmp", f"seaweedfs-{name}-grpc-{port}.sock") for name, port in zip(names, ports, strict=True)]
 
 
 if __name__ == "__main__":

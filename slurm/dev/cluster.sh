@@ -51,7 +51,8 @@ up() {
 
 down() {
   local host daemon
-  if alive weed; then signal_s3 TERM; fi # it takes 15 s to leave: it is told first and waited for last
+  # It takes 15 s to leave: it is told first and waited for last.
+  if alive weed; then signal_s3 TERM; rm -f "${WEED_SOCKETS[@]}"; fi
   for host in "${HOSTS[@]}"; do stop "slurmd.$host"; remove_host "$host"; done
   # Cancelled first, a batch script could leave its srun behind, which then is nobody's.
   if alive slurmctld; then cancel_all_jobs; fi

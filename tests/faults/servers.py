@@ -117,6 +117,9 @@ class SeaweedFS:
             self._process.kill()
             self._process.wait()
             self._process = None
+            # No option puts its sockets elsewhere; their names have the ports of gRPC.
+            for name, port in zip(WEED_PORTS, self._ports[len(WEED_PORTS) :], strict=True):
+                Path("/tmp", f"seaweedfs-{name.partition('.')[0]}-grpc-{port}.sock").unlink(missing_ok=True)
 
     def issue(self) -> Keys:
         return self._issued.pop()

@@ -52,6 +52,26 @@ def test_two_local_ranks_train_every_step_and_the_heldout_loss_falls(demo: Done)
     assert record["heldout_last"] < record["heldout_first"]
 
 
+def test_the_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = """
+import pathlib, sys, time
+sys.path.insert(0, "scripts")
+import demo_local
+expected = []
+place = demo_local.grpc_sockets
+demo_local.grpc_sockets = lambda ports: expected.extend(place(ports)) or expected
+with demo_local.s3_server(pathlib.Path(sys.argv[1])):
+    deadline = time.monotonic() + 60
+    while not all(one.is_socket() for one in expected):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+print(len(expected), any(one.exists() for one in expected))
+"""
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "4 False\n"
+
+
 def test_without_slurms_accounts_the_bill_is_unavailable_and_no_money_is_named(demo: Done) -> None:
     summary = demo.json("cost/summary.json")
     assert ("unavailable", None, {}) == (summary["status"], summary["total_micro_usd"], summary["categories"])

@@ -10,6 +10,7 @@ SPARE=
 FASTSSD=$DIR/nodes/loopback/fastssd
 RENDER=(-E -f "$DEV/loopback.sed")
 S3_URL=http://$HEAD:$S3_PORT
+WEED_SOCKETS=(/tmp/seaweedfs-{master-grpc-18335,volume-grpc-18337,filer-grpc-18339,s3-grpc-18333}.sock)
 S3_PORTS=(-master.port=8335 -volume.port=8337 -filer.port=8339) # the usual ones (8080, 8888) are often taken
 
 make_bridge() { :; }

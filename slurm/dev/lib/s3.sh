@@ -4,6 +4,8 @@
 S3_PORT=8333
 S3_URL=http://$HEAD:$S3_PORT
 S3_PORTS=() # of its other parts; none given: SeaweedFS's own
+# SeaweedFS has no option for these, and leaves them behind when it is killed.
+WEED_SOCKETS=(/tmp/seaweedfs-{master-grpc-19333,volume-grpc-18080,filer-grpc-18888,s3-grpc-18333}.sock)
 S3_BUCKET=steelrail
 CREDENTIALS=$DEV_HOME/.aws/credentials
 
@@ -72,12 +74,12 @@ signal_s3() {
   kill "-$1" "$pid"
 }
 
-kill_s3() { signal_s3 KILL; wait_for 5 not_running weed; rm -f "$DIR/run/weed.pid"; }
+kill_s3() { signal_s3 KILL; wait_for 5 not_running weed; rm -f "$DIR/run/weed.pid" "${WEED_SOCKETS[@]}"; }
 
 s3_command() {
   case ${1:-} in
     start) start_s3 ;;
-    stop) stop weed ;;
+    stop) if alive weed; then rm -f "${WEED_SOCKETS[@]}"; fi; stop weed ;;
     kill) kill_s3 ;;
     pause) signal_s3 STOP ;;
     resume) signal_s3 CONT ;;
