@@ -1,6 +1,6 @@
 """Many ranks over gloo on the dev cluster: start them, kill one, see them go on, and take the bill.
 
-usage: bench/many_ranks.sh [--ranks-per-node N] [--steps N] [--kill-at N]
+usage: bench/many_ranks.sh [--ranks-per-node N] [--steps N] [--kill-at N] [--standby]
 
 The demo's model and text, on four nodes. It waits for step ``--kill-at``, kills one rank of the third node by SIGKILL,
 and lets the run end by itself. Prints one table, and ``many_ranks.json`` beside the run's bill.
@@ -32,7 +32,7 @@ NAME = "many-ranks"
 LOOK_SECONDS, LONGEST_SECONDS = 0.2, 400.0
 
 
-def derive(ranks_per_node: int, steps: int) -> steelrail.Run:
+def derive(ranks_per_node: int, steps: int, standby: bool) -> steelrail.Run:
     """Return the demo's run with so many ranks on each of its four nodes, and a sequence a rank and step."""
     run = steelrail.load_run("config/demo.yaml").model_dump(mode="json")
     run |= {"name": NAME}
@@ -43,6 +43,7 @@ def derive(ranks_per_node: int, steps: int) -> steelrail.Run:
         "heldout_every_steps": steps,
     }
     run["checkpoints"]["every_steps"] = 10
+    run["launch"]["standby"] = standby
     return steelrail.Run.model_validate_json(json.dumps(run))
 
 
@@ -119,10 +120,11 @@ def main() -> None:
     parser.add_argument("--ranks-per-node", type=int, default=16)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--kill-at", type=int, default=25)
+    parser.add_argument("--standby", action="store_true", help="keep the next attempt loaded (launch.standby)")
     asked = parser.parse_args()
     log.configure()
     os.umask(0o077)
-    run = derive(asked.ranks_per_node, asked.steps)
+    run = derive(asked.ranks_per_node, asked.steps, asked.standby)
     timings: dict[str, float] = {}
     bill, killed = chain(run, asked.kill_at, timings)
     shown = found(run, bill, killed, timings)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # 64 ranks over gloo on the dev cluster (four nodes of 16): start, a rank killed, resume, bill. Prints one table.
-#   bench/many_ranks.sh [--ranks-per-node N] [--steps N] [--kill-at N]
+#   bench/many_ranks.sh [--ranks-per-node N] [--steps N] [--kill-at N] [--standby]
 # As root on a machine with a core for each two ranks or so; the cluster's hosts must claim a core a rank:
 # STEELRAIL_DEV_CPUS (16 here). Set PYTHON for another interpreter. Leaves the cluster up.
 set -euo pipefail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -77,6 +77,12 @@ class Starter:
         """Return its exit code once it has ended, as a shell says it: 128 and the number for a signal."""
         code = self.process.poll()
         return 128 - code if code is not None and code < 0 else code
+
+    def tell(self, words: Mapping[str, str]) -> None:
+        """Tell a process that waits for it what it still has to know, and no more. Raises ``BrokenPipeError``."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(json.dumps(dict(words)).encode() + b"\n")
+            self.process.stdin.close()
 
     def killed(self) -> str | None:
         """Return which signal ended it and what is known of who sent that, in words; none when no signal did."""

@@ -48,15 +48,23 @@ def run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | No
 
 
 def start(
-    argv: Sequence[str], env: Mapping[str, str], output: Path, cwd: Path | None = None, new_session: bool = False
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    output: Path,
+    cwd: Path | None = None,
+    new_session: bool = False,
+    told: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that runs on; its output and errors are appended to ``output``. Raises ``FullError``."""
+    """Start a program that runs on; its output and errors are appended to ``output``. Raises ``FullError``.
+
+    ``told``: its standard input is a pipe of ours, by which it will be told something.
+    """
     with on_results(output):
         output.parent.mkdir(parents=True, exist_ok=True)
     with on_results(output), output.open("ab") as file:
         return subprocess.Popen(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             env=dict(env),

@@ -455,6 +455,11 @@ class Launch(Section):
     same_error_limit: int = Field(
         default=3, ge=1, le=100, description="Equal errors at one step, before the run stops."
     )
+    standby: bool | None = Field(
+        default=None,
+        description="Keep the next attempt loaded on every node while one trains, so that a restart in the allocation "
+        "need not load torch (none: where ranks train on GPUs).",
+    )
     hang_seconds: float = Field(
         default=60.0,
         ge=5,

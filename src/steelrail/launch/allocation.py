@@ -23,6 +23,7 @@ from steelrail.formats.srun import TaskEnd
 from steelrail.launch import container
 from steelrail.launch.container import Credentials
 from steelrail.launch.inputs import left_out
+from steelrail.launch.node import WAIT
 from steelrail.launch.request import CREDENTIAL_FILES, CREDENTIAL_PLACES, gpu_options
 from steelrail.log import logger
 
@@ -49,6 +50,9 @@ class Ranks(Protocol):
 
     def task_ends(self) -> Sequence[TaskEnd]:
         """Return how ranks ended, in the order in which it was noticed."""
+
+    def go(self, env: Mapping[str, str]) -> None:
+        """Let ranks begin that wait, with so much more in their environment. Raises ``OSError`` where they cannot."""
 
     def starter_killed(self) -> str | None:
         """Return, in words, which signal ended the process of this host that starts them; none when none did."""
@@ -88,11 +92,17 @@ class Allocation(Protocol):
         """Return whether Slurm has begun to take the nodes away."""
 
     def start(
-        self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
+        self,
+        module: Sequence[str],
+        nodes: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        output: Path,
+        wait: bool = False,
     ) -> Ranks:
         """Start the ranks on nodes, the one of rank 0 first; each is ``main`` of a module with arguments.
 
-        Output goes to ``output``, each line marked with its rank.
+        Output goes to ``output``, each line marked with its rank. With ``wait`` all is loaded, then ``go`` awaited.
         """
 
     def requeue(self, exclude: Sequence[str]) -> bool:
@@ -152,6 +162,10 @@ class Step:
         """Return what the nodes' processes and srun saw."""
         return read_ends(self.log, self.ranks_per_node)
 
+    def go(self, env: Mapping[str, str]) -> None:
+        """Let ranks begin that wait; srun gives the word to every node."""
+        self.starter.tell(env)
+
     def starter_killed(self) -> str | None:
         """Return which signal ended our srun."""
         return self.starter.killed()
@@ -209,16 +223,22 @@ class SlurmAllocation:
         return view is not None and view.preempted is not None
 
     def start(
-        self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
+        self,
+        module: Sequence[str],
+        nodes: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        output: Path,
+        wait: bool = False,
     ) -> Step:
         """Start the ranks by srun in this allocation."""
         known = _credentials(os.environ)
-        program = node_argv(self.run.shape.ranks_per_node, module, output)
+        program = node_argv(self.run.shape.ranks_per_node, module, output, wait)
         env = {**env, NODES: ",".join(nodes)}
         inside = [*container.srun_options(self.run, env, known), *container.program(self.run, program, known)]
         argv = [*srun_argv(self.run, self.job_id, nodes, name, output), *inside]
         around = {**without_slurm(os.environ), **container.environment(self.run, env)}
-        srun = Starter("srun, which starts the ranks,", process.start(argv, around, srun_file(output)))
+        srun = Starter("srun, which starts the ranks,", process.start(argv, around, srun_file(output), told=wait))
         return Step(self.slurm, self.job_id, name, srun, output, self.run.shape.ranks_per_node)
 
     def requeue(self, exclude: Sequence[str]) -> bool:
@@ -256,9 +276,10 @@ def _persist(call: Callable[[], T]) -> T:
             _log.warning("waiting for Slurm: %s", error)
 
 
-def node_argv(ranks: int, module: Sequence[str], output: Path) -> list[str]:
+def node_argv(ranks: int, module: Sequence[str], output: Path, wait: bool) -> list[str]:
     """Return the command of one node's process, from which its ``ranks`` are forked. Pure."""
-    return [sys.executable, "-u", "-m", _NODE_MODULE, str(ranks), str(output), *module]
+    waiting = [WAIT] if wait else []
+    return [sys.executable, "-u", "-m", _NODE_MODULE, str(ranks), str(output), *waiting, *module]
 
 
 def srun_argv(run: Run, job_id: str, nodes: Sequence[str], name: str, output: Path) -> list[str]:

@@ -52,6 +52,10 @@ class LocalRanks:
         """Return how ranks ended, in the order in which it was noticed."""
         return read_ends(self.log, self.ranks)
 
+    def go(self, env: Mapping[str, str]) -> None:
+        """Let ranks begin that wait."""
+        self.starter.tell(env)
+
     def starter_killed(self) -> str | None:
         """Return which signal ended the process that the ranks are forked from."""
         return self.starter.killed()
@@ -97,13 +101,19 @@ class LocalAllocation:
         return False
 
     def start(
-        self, module: Sequence[str], nodes: Sequence[str], env: Mapping[str, str], name: str, output: Path
+        self,
+        module: Sequence[str],
+        nodes: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        output: Path,
+        wait: bool = False,
     ) -> LocalRanks:
         """Start all ranks here."""
         own = {key: value for key, value in {**os.environ, **env}.items() if not key.startswith(_NOT_OURS)}
         around = {**own, **_ALONE, "STEELRAIL_HOST": self.host.split(".")[0]}
         ranks = self.run.shape.world_size
-        node = process.start(node_argv(ranks, module, output), around, output, new_session=True)
+        node = process.start(node_argv(ranks, module, output, wait), around, output, new_session=True, told=wait)
         return LocalRanks(Starter("the process that the ranks are forked from", node), output, ranks)
 
     def requeue(self, exclude: Sequence[str]) -> bool:

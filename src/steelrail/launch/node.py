@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import json
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ from typing import NoReturn
 
 from steelrail import log
 from steelrail.artifacts.files import on_results
-from steelrail.artifacts.trainer import EXIT_ERROR, EXIT_FULL, EXIT_SAVED, exit_code_of
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_SAVED, exit_code_of
 from steelrail.clients import clock, process
 from steelrail.clients.ends import ends_file, write_end
 from steelrail.clients.ranks import NODE_STARTED, RankPlace, rank_place
@@ -34,7 +35,10 @@ from steelrail.formats.srun import TaskEnd
 from steelrail.launch.pulse import SAVE_SIGNALS
 
 _log = log.logger(__name__)
+# Before the module: load everything, then wait for a line on standard input.
+WAIT = "--wait"
 _LOOK_SECONDS = 0.05
+_WORD_SECONDS = 0.2
 _READ_BYTES = 64 * 1024
 # More than a pipe holds: a rank that writes without a pause must not keep us from the others.
 _READS = 16
@@ -87,13 +91,17 @@ def main(argv: Sequence[str]) -> int:
 
     ``EXIT_FULL`` where what they write can no longer be kept.
     """
-    count, output, module, *arguments = argv[1:]
+    count, output, *rest = argv[1:]
+    waits = rest[0] == WAIT
+    module, *arguments = rest[1:] if waits else rest
     parent = os.getppid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SAVE_SIGNALS)
     # Meant for the ranks, which write their stacks on it.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     log.configure()
     _load(module)
+    if waits and not _told_to_go(parent):
+        return EXIT_DONE
     place = rank_place()
     node = Node(place, ends_file(Path(output), place.node_rank), parent)
 
@@ -133,6 +141,27 @@ def _left_to_the_ranks() -> Iterator[None]:
         _log.warning("the ranks load for themselves:\n%s", traceback.format_exc())
 
 
+def _told_to_go(parent: int) -> bool:
+    """Wait for the word that the ranks may begin, and take over what it says of their environment.
+
+    False where it will never come: whoever started this process is gone or wants it no more, or Slurm takes the node.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([0], [], [], _WORD_SECONDS)
+        if signal.SIGTERM in signal.sigpending() or os.getppid() != parent:
+            return False
+        if ready and not (chunk := os.read(0, _READ_BYTES)):
+            return False
+        line += chunk if ready else b""
+    os.environ.update({**json.loads(line), NODE_STARTED: str(clock.now())})
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # What was meant for the ranks of the attempt before.
+    while signal.sigtimedwait(SAVE_SIGNALS, 0) is not None:
+        pass
+    return True
+
+
 def _fork(node: Node, count: int, live: Callable[[], int]) -> None:
     for local_rank in range(count):
         rank = node.place.node_rank * count + local_rank
@@ -155,7 +184,7 @@ def _place(at: RankPlace, rank: int, local_rank: int, count: int) -> dict[str, s
         "GROUP_RANK": str(at.node_rank),
         "NUM_NODES": str(at.num_nodes),
         "STEELRAIL_HOST": at.host,
-        NODE_STARTED: str(process.started(os.getppid()) or clock.now()),
+        NODE_STARTED: os.environ.get(NODE_STARTED) or str(process.started(os.getppid()) or clock.now()),
     }
 
 

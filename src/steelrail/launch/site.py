@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 
 from steelrail.artifacts.trainer import RunFolder
@@ -12,6 +12,7 @@ from steelrail.config.schema import Run
 from steelrail.launch.allocation import Allocation
 from steelrail.launch.budget import Accounts, overspent
 from steelrail.launch.freeze import Frozen
+from steelrail.launch.ranks import Standby
 from steelrail.log import logger
 from steelrail.units import show_usd
 
@@ -50,6 +51,7 @@ class Site:
     flags: Flags
     claim: Callable[[], int]
     accounts: Accounts | None = None
+    standby: Standby = field(default_factory=Standby)
 
 
 def over_budget(site: Site) -> bool:

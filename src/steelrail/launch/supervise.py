@@ -16,7 +16,6 @@ from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence
 from steelrail.clients import clock
-from steelrail.clients.ranks import EPOCH
 from steelrail.clients.slurm import Slurm
 from steelrail.clients.store import Store
 from steelrail.clients.store_requests import note_answered
@@ -26,20 +25,18 @@ from steelrail.launch import ledger, traces
 from steelrail.launch.allocation import Allocation, Ranks, SlurmAllocation
 from steelrail.launch.budget import Accounts
 from steelrail.launch.endings import Observed, Verdict, judge
-from steelrail.launch.environment import rank_environment
 from steelrail.launch.freeze import read_frozen
 from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
 from steelrail.launch.local import LocalAllocation
 from steelrail.launch.policy import ENDED_ON_PURPOSE, Action, Decision, decide
+from steelrail.launch.ranks import dismiss, start
 from steelrail.launch.segments import close_open
 from steelrail.launch.site import Flags, Site, over_budget
 from steelrail.launch.vigil import Seen, seconds_left, watch_ranks
 from steelrail.launch.watch import Watch
 
 _log = log.logger(__name__)
-
-RANK_MODULE = "steelrail.launch.rank"
 
 
 def main(root: str) -> str:
@@ -56,7 +53,10 @@ def main(root: str) -> str:
     accounts = Accounts(run, folder, Slurm(timeout_seconds=10.0, retry_seconds=0.0)) if slurm else None
     site = Site(folder, folder.root.name, run, frozen, allocation, flags, store_claim, accounts)
     close_open(folder, slurm, allocation.host, (allocation.job_id, allocation.segment))
-    return supervise(site)
+    try:
+        return supervise(site)
+    finally:
+        dismiss(site.standby)
 
 
 def supervise(site: Site) -> str:
@@ -101,33 +101,11 @@ def _attempt(site: Site, nodes: Sequence[str]) -> Verdict:
         )
     ledger.write_start(site.folder, site.allocation.host, entry)
     _log.info("attempt %d starts on %s, fence %s", entry.attempt, ",".join(entry.nodes), entry.epoch)
-    ranks = _start(site, entry)
+    ranks = start(site, entry)
     lead = lead_seconds(site.run, site.folder, entry.attempt)
     seen = Seen(Watch(clock.monotonic()), lead, ends=site.allocation.ends())
     code = watch_ranks(site, entry, ranks, seen)
     return judge(_observed(site, entry, ranks, seen, code))
-
-
-def _start(site: Site, entry: Entry) -> Ranks:
-    module = [RANK_MODULE, str(site.folder.root), str(entry.attempt)]
-    return site.allocation.start(
-        module,
-        entry.nodes,
-        rank_environment(site.run, site.frozen.code, entry.nodes[0], _told(site.run, entry)),
-        attempt_name(entry),
-        site.folder.log(entry.attempt),
-    )
-
-
-def _told(run: Run, entry: Entry) -> dict[str, str]:
-    # Read by cuBLAS at its first use, which the checks before training already make.
-    pinned = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}
-    return {EPOCH: str(entry.epoch), **pinned}
-
-
-def attempt_name(entry: Entry) -> str:
-    """Return the name of the job step of an attempt."""
-    return f"attempt-{entry.attempt:04d}"
 
 
 def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> Observed:
@@ -191,6 +169,7 @@ def _leave(site: Site, verdict: Verdict, decision: Decision) -> str:
     if decision.action is Action.FINISH:
         return verdict.ending.value
     if decision.action is Action.REQUEUE:
+        dismiss(site.standby)
         if site.allocation.requeue([decision.exclude] if decision.exclude else []):
             _await_the_end()
         raise TrainError(f"{verdict.reason}: {decision.reason}; there is no queue to go back to")

@@ -15,6 +15,7 @@ from steelrail.launch.allocation import Ranks
 from steelrail.launch.endings import Hang
 from steelrail.launch.lead import lead_seconds
 from steelrail.launch.ledger import Entry
+from steelrail.launch.ranks import stand_by
 from steelrail.launch.site import Site, over_budget
 from steelrail.launch.watch import Watch, find_hang, observe
 from steelrail.log import logger
@@ -58,6 +59,9 @@ def watch_ranks(site: Site, entry: Entry, ranks: Ranks, seen: Seen) -> int:
             try:
                 noted = noted or _note_step(site, entry, ranks)
                 _look(site, entry, ranks, seen)
+                # Not while ranks still load themselves, nor when they are to end.
+                if seen.watch.step_seconds and seen.asked is None:
+                    stand_by(site, entry)
             except (SteelrailError, OSError, ValueError) as error:
                 # Slurm or the shared file system is away for a moment: no reason to give the nodes up.
                 _log.warning("the watch goes on after: %s", error)

@@ -38,6 +38,8 @@ def main(argv):
         os.write(1, b"half a line")
     if plan == "half and wait":
         time.sleep(600)
+    if plan.startswith("tell"):
+        print(os.environ[plan.split()[1]], list(signal.sigpending()), flush=True)
     if plan == "flood":
         for _ in range(64):
             os.write(1, b"x" * 2**20)
@@ -54,7 +56,7 @@ HEAVY = "import os\nloaded_by = os.getpid()\n"
 def start(tmp_path):
     started = []
 
-    def begin(ranks=2, node=0, nodes=1, stdout=subprocess.PIPE, **plan):
+    def begin(ranks=2, node=0, nodes=1, stdout=subprocess.PIPE, wait=False, **plan):
         (tmp_path / "a_rank.py").write_text(RANK)
         (tmp_path / "heavy_part.py").write_text(HEAVY)
         place = {"SLURM_PROCID": node, "SLURM_STEP_NUM_TASKS": nodes, "SLURM_STEP_NUM_NODES": nodes}
@@ -63,8 +65,9 @@ def start(tmp_path):
         env |= {name: str(value) for name, value in place.items()}
         env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
         plans = json.dumps({name.removeprefix("r"): what for name, what in plan.items()})
-        argv = [sys.executable, "-u", "-m", "steelrail.launch.node", str(ranks), str(tmp_path / "log"), "a_rank", plans]
-        one = subprocess.Popen(argv, env=env, stdout=stdout, start_new_session=True)
+        argv = [sys.executable, "-u", "-m", "steelrail.launch.node", str(ranks), str(tmp_path / "log")]
+        argv += [*(["--wait"] if wait else []), "a_rank", plans]
+        one = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=stdout, start_new_session=True)
         started.append(one)
         return one
 
@@ -72,7 +75,10 @@ def start(tmp_path):
     for one in started:
         if one.poll() is None:
             os.killpg(one.pid, signal.SIGKILL)
-        one.communicate()
+        for pipe in (one.stdin, one.stdout):
+            if pipe is not None:
+                pipe.close()
+        one.wait()
 
 
 def pids(folder, count=2):
@@ -99,6 +105,25 @@ def test_what_is_heavy_is_loaded_once_a_node_and_every_rank_knows_its_place(star
     assert said == [[str(node.pid), "8"]] * 2
     assert (tmp_path / "name-3").read_text() == "rank-3\n"
     assert read_ends(tmp_path / "log", 2) == ()
+
+
+def test_ranks_that_wait_begin_at_the_word_and_with_what_it_tells_them(start, tmp_path):
+    node = start(wait=True, r0="tell WORD", r1="tell WORD")
+    time.sleep(1.0)
+    assert node.poll() is None and not list(tmp_path.glob("pid-*"))
+    # Meant for the ranks of the attempt before.
+    node.send_signal(signal.SIGUSR2)
+    out, _ = node.communicate(b'{"WORD": "go on"}\n', timeout=30)
+    assert (node.returncode, sorted(out.splitlines())) == (0, [b"0: go on []", b"1: go on []"])
+
+
+@pytest.mark.parametrize("end", [lambda node: node.stdin.close(), lambda node: node.terminate()])
+def test_what_waits_ends_without_a_rank_when_nobody_will_give_the_word(start, tmp_path, end):
+    node = start(wait=True)
+    time.sleep(1.0)
+    end(node)
+    assert node.wait(30) == 0
+    assert not list(tmp_path.glob("pid-*"))
 
 
 def test_every_line_is_marked_with_its_rank_and_a_long_one_comes_in_marked_pieces(start):

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from rundir import entry, saved
 import steelrail
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import EXIT_FULL, EXIT_SAVED, RunFolder
+from steelrail.clients import process
 from steelrail.errors import StoreError, TrainError
-from steelrail.launch import ledger, supervise
+from steelrail.launch import ledger, ranks, supervise
 from steelrail.launch.freeze import Frozen
 from steelrail.launch.local import LocalAllocation
 from steelrail.launch.policy import Action
@@ -40,10 +42,10 @@ def main(argv):
     def end(code, reason=""):
         say("end", exit_code=code, reason=reason)
         os._exit(code)
-    def beat():
+    def beat(step=3):
         path = root / "heartbeats" / f"rank-{rank:05d}.json"
         fields = dict(attempt=attempt, rank=rank, host="here", pid=os.getpid(), time=time.time())
-        fields |= dict(progress=attempt, step=3, doing="step")
+        fields |= dict(progress=attempt, step=step, doing="step")
         path.with_suffix(f".{os.getpid()}").write_text(json.dumps(fields))
         path.with_suffix(f".{os.getpid()}").replace(path)
     beat()
@@ -61,6 +63,11 @@ def main(argv):
         end(1)
     if plan == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if plan == "walk":
+        for step in range(4, 12):
+            beat(step)
+            time.sleep(0.4)
+        os.kill(os.getpid(), signal.SIGKILL)
     if plan == "say":
         sys.stdout.write("a line\\n")
         sys.stdout.flush()
@@ -84,7 +91,7 @@ def site(tmp_path, demo, monkeypatch):
     code = tmp_path / "code"
     code.mkdir()
     (code / "planned_rank.py").write_text(RANK)
-    monkeypatch.setattr(supervise, "RANK_MODULE", "planned_rank")
+    monkeypatch.setattr(ranks, "RANK_MODULE", "planned_rank")
     root = tmp_path / "0123456789ab"
     root.mkdir()
     epochs = iter(range(1, 100))
@@ -138,6 +145,64 @@ def test_ranks_that_end_well_finish_the_run(site):
     (entry,) = ledger.read(site.folder)
     assert (entry.ending, entry.action, entry.epoch, entry.job_id) == (Ending.DONE, Action.FINISH, 1, "42")
     assert entry.code_digest == "abc"
+
+
+def wanting_standby(site):
+    launch = site.run.launch.model_copy(update={"standby": True})
+    return replace(site, run=site.run.model_copy(update={"launch": launch}))
+
+
+def test_the_next_attempt_is_loaded_while_one_trains_and_used_when_it_ends(site, started):
+    site = wanting_standby(site)
+    plan(site, a1r1="walk", a1r0="peer")
+    assert supervise.supervise(site) == "done"
+    assert told(site) == [(Ending.JOB_ERROR, Action.RESTART), (Ending.DONE, Action.FINISH)]
+    assert len(started) == 2 and site.standby.ranks is None
+    assert process.started(started[1].starter.process.pid) is None  # gone, as all of it
+    second = [json.loads(line) for line in site.folder.events(2, 0).read_text().splitlines()]
+    assert [event["attempt"] for event in second] == [2, 2]
+
+
+def test_what_waits_for_an_attempt_that_does_not_come_is_ended(site, started):
+    site = wanting_standby(site)
+    ranks.stand_by(site, entry(1, nodes=("here",)))
+    assert started[0].poll() is None
+    plan(site)
+    assert ended(ranks.start(site, entry(1, nodes=("here",)))) == 0
+    assert [ended(one) for one in started] == [128 + signal.SIGKILL, 0]
+
+
+def test_what_waits_on_other_nodes_is_not_used(site, started):
+    site = wanting_standby(site)
+    ranks.stand_by(site, entry(1, nodes=("there",)))
+    plan(site)
+    assert ended(ranks.start(site, entry(2, nodes=("here",)))) == 0
+    assert len(started) == 2
+
+
+def test_what_died_while_it_waited_is_started_anew(site, started):
+    site = wanting_standby(site)
+    ranks.stand_by(site, entry(1, nodes=("here",)))
+    started[0].kill()
+    plan(site)
+    assert ended(ranks.start(site, entry(2, nodes=("here",)))) == 0
+    assert len(started) == 2
+
+
+def test_a_run_on_cpus_keeps_nothing_loaded_unless_it_says_so(site, started):
+    ranks.stand_by(site, entry(1, nodes=("here",)))
+    assert started == []
+    assert ranks.wanted(wanting_standby(site).run) and not ranks.wanted(site.run)
+    gpus = site.run.shape.model_copy(update={"device": "cuda"})
+    assert ranks.wanted(site.run.model_copy(update={"shape": gpus}))
+
+
+def ended(one, seconds=30):
+    deadline = time.monotonic() + seconds
+    while (code := one.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return code
 
 
 def test_a_killed_rank_takes_the_others_down_and_the_ranks_start_again_with_a_new_fence(site):
@@ -249,10 +314,10 @@ def test_heartbeats_of_an_earlier_attempt_are_not_taken_for_this_one(site):
 
 def test_ranks_are_told_the_epoch_and_cublas_is_pinned_where_losses_must_repeat(site, change, monkeypatch):
     given = []
-    monkeypatch.setattr(LocalAllocation, "start", lambda self, module, nodes, env, name, output: given.append(env))
+    monkeypatch.setattr(LocalAllocation, "start", lambda self, *arguments: given.append(arguments[2]))
     for deterministic in (True, False):
         run = change(site.run, "train", deterministic=deterministic)
-        supervise._start(Site(**{**site.__dict__, "run": run}), entry(epoch=5))
+        ranks.start(replace(site, run=run), entry(epoch=5))
     assert [env["STEELRAIL_EPOCH"] for env in given] == ["5", "5"]
     assert [env.get("CUBLAS_WORKSPACE_CONFIG") for env in given] == [":4096:8", None]
     assert {env["PYTHONPATH"] for env in given} == {site.frozen.code}
