@@ -14,6 +14,8 @@ from steelrail.artifacts.trainer import EXIT_SAVED
 from steelrail.clients.process import oom_kills
 from steelrail.formats.srun import TaskEnd, parse_task_ends
 
+# For a node's process that is still loading: it listens once it has loaded.
+_DISMISSED_SECONDS = 3.0
 _OUT_OF_MEMORY = "Out Of Memory"
 
 
@@ -83,6 +85,16 @@ class Starter:
         if self.process.stdin is not None:
             self.process.stdin.write(json.dumps(dict(words)).encode() + b"\n")
             self.process.stdin.close()
+
+    def dismiss(self) -> bool:
+        """End its wait without a word; return whether it went by itself, as such a process does at once."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(_DISMISSED_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def killed(self) -> str | None:
         """Return which signal ended it and what is known of who sent that, in words; none when no signal did."""

@@ -54,6 +54,9 @@ class Ranks(Protocol):
     def go(self, env: Mapping[str, str]) -> None:
         """Let ranks begin that wait, with so much more in their environment. Raises ``OSError`` where they cannot."""
 
+    def dismiss(self) -> None:
+        """End ranks that wait and will not be let go."""
+
     def starter_killed(self) -> str | None:
         """Return, in words, which signal ended the process of this host that starts them; none when none did."""
 
@@ -165,6 +168,11 @@ class Step:
     def go(self, env: Mapping[str, str]) -> None:
         """Let ranks begin that wait; srun gives the word to every node."""
         self.starter.tell(env)
+
+    def dismiss(self) -> None:
+        """End ranks that wait: the nodes' processes leave once nobody can give the word."""
+        if not self.starter.dismiss():
+            self.kill()
 
     def starter_killed(self) -> str | None:
         """Return which signal ended our srun."""

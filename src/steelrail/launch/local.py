@@ -56,6 +56,11 @@ class LocalRanks:
         """Let ranks begin that wait."""
         self.starter.tell(env)
 
+    def dismiss(self) -> None:
+        """End ranks that wait."""
+        if not self.starter.dismiss():
+            self.kill()
+
     def starter_killed(self) -> str | None:
         """Return which signal ended the process that the ranks are forked from."""
         return self.starter.killed()

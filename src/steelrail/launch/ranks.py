@@ -66,7 +66,7 @@ def dismiss(standby: Standby) -> None:
     if ranks is None or ranks.poll() is not None:
         return
     try:
-        ranks.kill()
+        ranks.dismiss()
     except (SteelrailError, OSError) as error:
         # Slurm ends it with the job.
         _log.warning("what waited for the next attempt could not be ended: %s", error)
