@@ -4,8 +4,10 @@
 ETC=/etc/slurm
 CONF=$DIR/conf
 LINKED=(slurm.conf gres.conf topology.conf)
-# What sed does to the files of conf besides filling in: GPU hosts may claim more cores and memory (MB) than four and 5,000.
-RENDER=(-e "s/CPUs=4 RealMemory=5000/CPUs=${STEELRAIL_DEV_CPUS:-4} RealMemory=${STEELRAIL_DEV_MEMORY:-5000}/")
+# What sed does to the files of conf besides filling in: GPU hosts may claim more cores and memory (MB) than four and 5,000,
+# and a requeued job wait longer.
+RENDER=(-e "s/CPUs=4 RealMemory=5000/CPUs=${STEELRAIL_DEV_CPUS:-4} RealMemory=${STEELRAIL_DEV_MEMORY:-5000}/"
+  -e "s/cred_expire=5/cred_expire=${STEELRAIL_DEV_CRED_EXPIRE:-5}/")
 
 render_conf() {
   local file
