@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 
 from steelrail.artifacts.jobs import NotedJob
 from steelrail.artifacts.train import Attempt
@@ -11,14 +11,14 @@ from steelrail.errors import must
 from steelrail.formats.sacct import SacctRow, over
 
 
-def jobs_of(
-    noted: Iterable[NotedJob], keys: Set[tuple[str, str]], known: Mapping[Stage, Iterable[str]]
-) -> dict[str, Stage]:
+def jobs_of(noted: Iterable[NotedJob], shards_key: str, known: Mapping[Stage, Iterable[str]]) -> dict[str, Stage]:
     """Return every job of a run that Slurm can know, and its stage: those that failed too.
 
-    ``keys``: (stage, key) that noted jobs must have worked for; ``known``: jobs that artifacts name.
+    Noted shard jobs count if they worked for ``shards_key``: those of another key made other data. Fabric jobs count
+    under every key: what was measured on other nodes or with other settings was paid for this run, whose training no
+    receipt repeats. ``known``: jobs that artifacts name.
     """
-    found: dict[str, Stage] = {job.job_id: job.stage for job in noted if (job.stage, job.key) in keys}
+    found: dict[str, Stage] = {job.job_id: job.stage for job in noted if job.stage == "fabric" or job.key == shards_key}
     found |= {job_id: stage for stage, job_ids in known.items() for job_id in job_ids}
     return {job_id: stage for job_id, stage in found.items() if job_id.isdecimal()}
 

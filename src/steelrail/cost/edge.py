@@ -63,24 +63,23 @@ A = TypeVar("A", bound=Artifact)
 
 @dataclass(frozen=True)
 class Left:
-    """What the other stages left behind."""
+    """What the other stages left behind. ``fabric`` is none for a run that was submitted without that stage."""
 
     record: TrainRecord
     shards: ShardsManifest
     corpus: CorpusManifest
-    fabric: FabricReport
+    fabric: FabricReport | None
     noted: tuple[NotedJob, ...]
 
     @property
     def stages(self) -> dict[str, Stage]:
         """Every job of the run that Slurm knows, and its stage: those that failed too."""
-        own = {("shards", self.shards.key), ("fabric", self.fabric.key)}
         made: Mapping[Stage, Sequence[str]] = {
             "shards": self.shards.job_ids,
-            "fabric": (self.fabric.job_id,),
+            "fabric": (self.fabric.job_id,) if self.fabric else (),
             "train": self.record.job_ids,
         }
-        return jobs_of(self.noted, own, made)
+        return jobs_of(self.noted, self.shards.key, made)
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ def _summary(run: Run, left: Left, bill: Bill, book: PriceBook, beside: Beside, 
         "train": left.record.key,
         "shards": left.shards.data_digest,
         "corpus": left.corpus.content_digest,
-        "fabric": left.fabric.hardware_digest,
+        **({"fabric": left.fabric.hardware_digest} if left.fabric else {}),
         "price book": book_digest(book),
     }
     return CostSummary(
@@ -311,10 +310,11 @@ def _reader(run: Run, left: Left) -> Reader:
 
 def _left(run: Run) -> Left:
     folder = results_folder(run)
+    fabric = folder / "fabric" / "report.json"
     return Left(
         record=read_artifact(folder / "train" / "record.json", TrainRecord),
         shards=read_artifact(folder / "shards" / "manifest.json", ShardsManifest),
         corpus=read_artifact(folder / "corpus" / "manifest.json", CorpusManifest),
-        fabric=read_artifact(folder / "fabric" / "report.json", FabricReport),
+        fabric=read_artifact(fabric, FabricReport) if fabric.exists() else None,
         noted=noted_jobs(folder),
     )

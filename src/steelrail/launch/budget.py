@@ -11,7 +11,6 @@ from steelrail.artifacts.shards import ShardsManifest
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.slurm import Slurm
-from steelrail.config.keys import fabric_key
 from steelrail.config.schema import Run
 from steelrail.cost.accounts import jobs_of
 from steelrail.cost.segments import Segment, Stage, segments
@@ -76,12 +75,13 @@ def _jobs(run: Run, folder: RunFolder) -> dict[str, Stage]:
     """Every job of the run by the rules of the bill, and its stage; those of training are the ones of this key."""
     manifest = read_artifact(results_folder(run) / "shards" / "manifest.json", ShardsManifest)
     report, lines = read_fabric(run), read_jobs(folder)
-    own = {("shards", manifest.key), ("fabric", report.key if report else fabric_key(run))}
     # A local job's id is that of a process.
     local = {line.job_id for line in lines if line.local}
     train = {line.job_id for line in lines} | {entry.job_id for entry in ledger.read(folder)}
     known: dict[Stage, Iterable[str]] = {"shards": manifest.job_ids, "train": sorted(train - local)}
-    return jobs_of(noted_jobs(results_folder(run)), own, known | ({"fabric": (report.job_id,)} if report else {}))
+    if report is not None:
+        known["fabric"] = (report.job_id,)
+    return jobs_of(noted_jobs(results_folder(run)), manifest.key, known)
 
 
 def overspent(accounts: Accounts, frozen: Frozen) -> int | None:

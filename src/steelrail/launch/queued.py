@@ -32,7 +32,20 @@ def job_now(run: Run, folder: RunFolder | None) -> tuple[JobLine | None, str, st
                 row.state,
                 "" if row.reason == "None" else row.reason,
             )
-    return last, "none", "no job in the queue"
+    return last, *_by_number(last, mine)
+
+
+def _by_number(last: JobLine | None, folder: str) -> tuple[str, str]:
+    """State and reason of the job that was submitted last: whoever asks may be another user than it belongs to."""
+    try:
+        view = Slurm(retry_seconds=5.0).job(last.job_id) if last is not None and not last.local else None
+    except SteelrailError as error:
+        return "UNKNOWN", str(error)
+    identity = parse_identity(view.comment) if view is not None and not view.final else None
+    # Slurm counts anew from 1 some day: a number alone is no job of ours.
+    if view is None or identity is None or identity.folder not in ("", folder):
+        return "none", "no job in the queue"
+    return view.state, "" if view.reason == "None" else view.reason
 
 
 def job_words(run: Run, folder: RunFolder | None) -> str:

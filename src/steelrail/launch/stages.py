@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from steelrail.artifacts.corpus import CorpusManifest
 from steelrail.artifacts.cost import CostSummary
@@ -16,17 +16,34 @@ from steelrail.config.schema import Run
 from steelrail.errors import InputError
 from steelrail.units import show_bytes, show_usd
 
+A = TypeVar("A", bound=Artifact)
 
-def finished_stages(run: Run) -> dict[str, str]:
-    """Return what each stage that is done made, by stage, in the chain's order. Others are not there."""
+
+def finished_stages(run: Run, key: str | None = None) -> dict[str, str]:
+    """Return what each stage that is done made, by stage, in the chain's order. Others are not there.
+
+    ``key``: of the model that is asked for; what was trained or billed under another key is not it.
+    """
     folder = results_folder(run).absolute()
-    said = {stage: _say(folder / path, kind, words) for stage, path, kind, words in _STAGES}
-    return {stage: text for stage, text in said.items() if text is not None}
+    made = {stage: _read(folder / path, kind) for stage, path, kind, _ in _STAGES}
+    record, bill = made["train"], made["cost"]
+    trained = record.key if isinstance(record, TrainRecord) else None
+    if key not in (None, trained):
+        made["train"] = trained = None
+    if isinstance(bill, CostSummary) and bill.train_key != trained:
+        made["cost"] = None
+    return {stage: words(made[stage], folder / path) for stage, path, _, words in _STAGES if made[stage] is not None}
 
 
-def _say(path: Path, kind: type[Artifact], words: Callable[[Any, Path], str]) -> str | None:
+def first_open(finished: Mapping[str, str]) -> str:
+    """Return the stage that is to come, or ``done``. What was trained without the fabric stage needs it no more."""
+    passed = {*finished, *(("fabric",) if "train" in finished else ())}
+    return next((stage for stage in STAGE_NAMES if stage not in passed), "done")
+
+
+def _read(path: Path, kind: type[A]) -> A | None:
     try:
-        return words(read_artifact(path, kind), path)
+        return read_artifact(path, kind)
     except InputError:
         return None
 
@@ -50,12 +67,12 @@ def _fabric(made: FabricReport, path: Path) -> str:
     pairs = f", slowest pair {slowest:.2f} GB/s" if slowest is not None else ""
     out = f", {', '.join(made.exclude)} left out as unfit" if made.exclude else ""
     leaves = _count(made.num_leaves, "leaf switch", "leaf switches")
-    return f"{len(made.nodes)} nodes fit over {made.backend}, {leaves}{pairs}{out}"
+    return f"{_count(len(made.nodes), 'node')} fit over {made.backend}, {leaves}{pairs}{out}"
 
 
 def _train(made: TrainRecord, path: Path) -> str:
     loss = f", held-out loss {made.heldout_first:.3f} to {made.heldout_last:.3f}" if made.heldout_last else ""
-    return f"{made.final_step:,} steps in {len(made.attempts)} attempts{loss}; {made.final_checkpoint}"
+    return f"{made.final_step:,} steps in {_count(len(made.attempts), 'attempt')}{loss}; {made.final_checkpoint}"
 
 
 def _cost(made: CostSummary, path: Path) -> str:

@@ -21,7 +21,7 @@ from steelrail.launch.lock import holder
 from steelrail.launch.logs import newest_folder
 from steelrail.launch.queued import job_now
 from steelrail.launch.spend import spent_micro_usd
-from steelrail.launch.stages import STAGE_NAMES, finished_stages
+from steelrail.launch.stages import finished_stages, first_open
 from steelrail.train.plan import mfu
 from steelrail.units import show_seconds, show_usd
 
@@ -103,12 +103,12 @@ def status(run: Run) -> RunStatus:
     line, state, reason = job_now(run, folder)
     last = entries[-1] if entries else None
     step, speed = _speed(run, folder, last)
-    finished = finished_stages(run)
+    finished = finished_stages(run, folder.root.name if folder else None)
     live = state not in ("none", "UNKNOWN") and last is not None and last.ended is None
     spent, gap = _spent(run, folder, live)
     return RunStatus(
         run=run.name,
-        stage=next((stage for stage in STAGE_NAMES if stage not in finished), "done"),
+        stage=first_open(finished),
         key=folder.root.name if folder else None,
         job_id=line.job_id if line else None,
         state=state,

@@ -10,12 +10,13 @@ import pytest
 import synthetic
 
 from steelrail.artifacts.cost import CostSummary
-from steelrail.artifacts.files import read_artifact
+from steelrail.artifacts.files import read_artifact, results_folder
 from steelrail.artifacts.jobs import NotedJob, note_job
 from steelrail.clients import clock
 from steelrail.config.schema import Run
 from steelrail.cost import edge
 from steelrail.errors import AccountingError, ConfigError, InputError
+from steelrail.launch.stages import finished_stages
 
 WAIT = 20.0
 GPUS_OF_RANKS = 64
@@ -256,11 +257,45 @@ def test_a_fabric_job_that_failed_before_is_on_the_bill(tmp_path: Path) -> None:
     folder = Path(built.run.results) / built.run.name
     own = json.loads((folder / "fabric" / "report.json").read_text())["key"]
     note_job(folder, NotedJob("fabric", own, "95"))
-    note_job(folder, NotedJob("fabric", "another key", "94"))
+    note_job(folder, NotedJob("shards", "another key", "94"))
     after = edge.run_stage(built.run, synthetic.FakeSlurm(f"{built.slurm.text}{failed}\n"))
     (same,) = [one.micro_usd for one in before.segments if one.job_id == "100"]
     assert ("FAILED", same) == next((one.state, one.micro_usd) for one in after.segments if one.job_id == "95")
     assert before.total_micro_usd is not None and before.total_micro_usd + same == after.total_micro_usd
+
+
+def test_a_fabric_job_of_other_settings_was_paid_for_the_run_too(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    before = edge.run_stage(built.run, built.slurm)
+    (good,) = [line for line in built.slurm.text.splitlines() if line.startswith("100|")]
+    note_job(Path(built.run.results) / built.run.name, NotedJob("fabric", "another key", "96"))
+    text = f"{built.slurm.text}{good.replace('100|', '96|', 1)}\n"
+    after = edge.run_stage(built.run, synthetic.FakeSlurm(text))
+    (same,) = [one.micro_usd for one in before.segments if one.job_id == "100"]
+    assert before.total_micro_usd is not None and before.total_micro_usd + same == after.total_micro_usd
+
+
+def test_a_run_that_was_submitted_without_the_fabric_stage_has_its_bill(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    before = edge.run_stage(built.run, built.slurm)
+    folder = Path(built.run.results) / built.run.name
+    (folder / "fabric" / "report.json").unlink()
+    after = edge.run_stage(built.run, built.slurm)
+    fabric = [one.micro_usd for one in before.segments if one.stage == "fabric"]
+    assert before.total_micro_usd == (after.total_micro_usd or 0) + sum(fabric)
+    assert "fabric" not in after.provenance.inputs
+
+
+def test_what_was_trained_and_billed_under_another_key_is_not_what_is_asked_for(tmp_path: Path) -> None:
+    built = synthetic.build(tmp_path)
+    edge.run_stage(built.run, built.slurm)
+    record = results_folder(built.run) / "train" / "record.json"
+    key = json.loads(record.read_text())["key"]
+    assert {"train", "cost"} <= finished_stages(built.run).keys()
+    assert {"train", "cost"} <= finished_stages(built.run, key).keys()
+    assert not {"train", "cost"} & finished_stages(built.run, "another key1").keys()
+    record.unlink()
+    assert "cost" not in finished_stages(built.run)
 
 
 SAVES = {1: 2, 2: 1, 3: 2, 4: 1, 5: 2}  # by attempt, of each of its eight ranks: at steps that 25 divides

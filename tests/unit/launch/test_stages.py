@@ -3,7 +3,7 @@ from pathlib import Path
 from steelrail.artifacts.corpus import CorpusManifest, CorpusObject, RowGroup
 from steelrail.artifacts.files import Provenance, write_artifact
 from steelrail.config.load import load_run
-from steelrail.launch.stages import finished_stages
+from steelrail.launch.stages import finished_stages, first_open
 
 
 def corpus() -> CorpusManifest:
@@ -27,3 +27,10 @@ def test_only_stages_whose_artifact_is_there_and_whole_are_finished(tmp_path: Pa
     (tmp_path / "demo/cost").mkdir()
     (tmp_path / "demo/cost/summary.json").write_text("{")
     assert {"corpus": "1 object, 1,200 rows, 2.00 MB"} == finished_stages(run)
+
+
+def test_a_run_trained_without_the_fabric_stage_does_not_wait_for_it() -> None:
+    assert first_open({}) == "corpus"
+    assert first_open({"corpus": "", "shards": ""}) == "fabric"
+    assert first_open({"corpus": "", "shards": "", "train": ""}) == "cost"
+    assert first_open({"corpus": "", "shards": "", "train": "", "cost": ""}) == "done"

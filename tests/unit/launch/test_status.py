@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -6,6 +7,7 @@ from rundir import attempt, frozen_folder, rank_did, write_inputs
 from steelrail.artifacts.files import results_folder
 from steelrail.artifacts.train import Ending
 from steelrail.errors import ClusterError, InputError
+from steelrail.formats.scontrol import JobView
 from steelrail.formats.squeue import QueueRow
 from steelrail.launch import logs, queued, status, stop
 from steelrail.launch.jobs import JobLine, add_job
@@ -102,6 +104,32 @@ class Queue:
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
+
+
+class Controller:
+    """A Slurm that shows this user no jobs, and any job by its number."""
+
+    def __init__(self, comment, state="RUNNING"):
+        self.comment, self.state = comment, state
+
+    def queue(self, user, name):
+        return ()
+
+    def job(self, job_id):
+        fields = dict.fromkeys(one.name for one in dataclasses.fields(JobView))
+        return JobView(**{**fields, "job_id": job_id, "state": self.state, "reason": "None", "comment": self.comment})
+
+
+def test_a_job_of_another_user_is_found_by_its_number(here, monkeypatch):
+    folder = frozen_folder(here, write_inputs(here))
+    add_job(folder, JobLine("77", 0.0, "", "", "", None))
+    ours = job_comment(here.name, "train", "0123456789ab", results_folder(here))
+    seen = []
+    for comment, state in ((ours, "RUNNING"), (ours, "COMPLETED"), ("another's", "RUNNING")):
+        slurm = Controller(comment, state)
+        monkeypatch.setattr(queued, "Slurm", lambda retry_seconds, slurm=slurm: slurm)
+        seen.append(queued.job_now(here, folder)[1:])
+    assert seen == [("RUNNING", ""), ("none", "no job in the queue"), ("none", "no job in the queue")]
 
 
 def test_stop_before_training_ends_the_chain_at_its_fabric_job(here, monkeypatch):
