@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from steelrail.clients import store_transfer
-from steelrail.clients.store_faults import CREDENTIAL_ERRORS, explain, no_credentials
+from steelrail.clients.store_faults import CREDENTIAL_ERRORS, explain, no_credentials, unfit_settings
 from steelrail.clients.store_requests import ANSWERED
 from steelrail.config import schema
 from steelrail.errors import StoreError
@@ -35,7 +39,8 @@ class Connection:
         """The client."""
         with self._lock:
             if self._client is None:
-                self._client = _client(self._session, self._config)
+                with _of_settings(self._config, self._where):
+                    self._client = _client(self._session, self._config)
             return self._client
 
     def renew(self) -> None:
@@ -47,13 +52,26 @@ class Connection:
 
 
 def _session(config: schema.Store, where: str) -> boto3.Session:
-    try:
+    with _of_settings(config, where):
         session = boto3.Session(profile_name=config.profile, region_name=config.region)
         if session.get_credentials() is None:
             raise StoreError(no_credentials(where, "none"))
         return session
+
+
+@contextlib.contextmanager
+def _of_settings(config: schema.Store, where: str) -> Iterator[None]:
+    """Turn what boto3 says of settings of which it makes no session or client into ``StoreError``."""
+    try:
+        yield
     except CREDENTIAL_ERRORS as error:
         raise StoreError(explain(error, where, 0.0)) from error
+    except ClientError as error:  # of a role that the credentials stand for
+        raise StoreError(explain(error, where, 0.0)) from None
+    except (BotoCoreError, ValueError, OSError) as error:
+        ours = {"store.profile": config.profile or "", "store.endpoint": config.endpoint or ""}
+        theirs = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        raise StoreError(unfit_settings(error, where, {**ours, **theirs})) from error
 
 
 def _keys(session: boto3.Session) -> object:

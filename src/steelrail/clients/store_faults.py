@@ -5,6 +5,8 @@ Only error codes and HTTP statuses enter messages, never the server's own text, 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -13,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
+from steelrail.config.schema import SECRET_NAME
 from steelrail.errors import StoreError, must
 
 TRANSIENT_CODES = frozenset(
@@ -42,7 +45,6 @@ CREDENTIAL_ERRORS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
     boto.CredentialRetrievalError,
-    boto.ProfileNotFound,
     boto.TokenRetrievalError,
     boto.UnauthorizedSSOTokenError,
 )
@@ -147,6 +149,28 @@ def no_credentials(where: str, kind: str) -> str:
     """Return the message for credentials that cannot be found or read."""
     do = "put them into ~/.aws/credentials (mode 0600), set store.profile, or give the nodes a role"
     return must("store credentials", "found by boto3's chain", f"not found ({kind})", where, do)
+
+
+def unfit_settings(error: Exception, where: str, settings: Mapping[str, str]) -> str:
+    """Return the message for AWS settings of which boto3 makes no client.
+
+    ``settings``: values by name, of which those that ``error`` speaks of are named; no value is shown but a file's.
+    """
+    fault = f"not ({type(error).__name__})"
+    names = [name for name, value in settings.items() if value and not SECRET_NAME.search(name) and _says(error, value)]
+    if isinstance(error, boto.ConfigParseError):
+        place = ", ".join((str(error.kwargs["path"]), *names))
+        return must("AWS settings file", "one that boto3 can read", fault, place, f"mend it, for {where}")
+    if isinstance(error, boto.ProfileNotFound):
+        do = f"correct it there, or add the profile, for {where}"
+        place = ", ".join(names) or "AWS config file"
+        return must("profile", "in the AWS credentials or config file", fault, place, do)
+    place = ", ".join(names) or "AWS_... variables, ~/.aws/config"
+    return must("setting of AWS", "one that boto3 takes", fault, place, f"correct it there, for {where}")
+
+
+def _says(error: Exception, value: str) -> bool:
+    return re.search(rf"(?<![\w./-]){re.escape(value)}(?![\w/-])", str(error)) is not None
 
 
 def _explain_answer(code: str, status: int, where: str, seconds: float) -> str:
