@@ -4,96 +4,89 @@ from __future__ import annotations
 
 import difflib
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from steelrail.config.schema import Run
+from steelrail.config.words import actual, expected, place_of, show, without_secret
+from steelrail.config.yaml_files import parse_yaml, read_yaml_text
 from steelrail.errors import ConfigError, must
 
-MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 
 
 def load_run(path: str | Path) -> Run:
     """Return the run described by a YAML file. Raises ``ConfigError`` with every fault, one a line."""
-    return parse_run(_read(Path(path)), str(path))
+    return parse_run(read_yaml_text(Path(path), "run file"), str(path))
 
 
 def parse_run(text: str, where: str) -> Run:
     """Return the run described by YAML ``text``; ``where`` names the text in messages."""
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(
-            must("run file", "valid YAML", f"not ({_one_line(error)})", where, "mend the line named")
-        ) from error
+    data = parse_yaml(text, "run file", where)
     if not isinstance(data, dict):
-        raise ConfigError(
-            must("run file", "a mapping of settings", type(data).__name__, where, "start from config/demo.yaml")
-        )
-    _require_bounded(data, where)
+        raise ConfigError(must("run file", "a mapping of settings", show(data), where, "start from config/demo.yaml"))
+    _require_plain(data, where)
     try:
         # Through JSON, so that strict mode takes YAML's lists for tuples and nothing else is guessed.
         return Run.model_validate_json(json.dumps(data))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, ValidationError):
-            raise ConfigError("\n".join(_explain(fault, where) for fault in error.errors())) from error
-        raise ConfigError(
-            must("run file", "plain text and numbers", _one_line(error), where, "quote dates and the like")
-        ) from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(fault, where) for fault in _own(error))) from error
+    except ValueError as error:  # a number of more digits than Python writes
+        raise ConfigError(must("run file", "plain text and numbers", "not", where, "look for a huge number")) from error
 
 
-def _require_bounded(data: Any, where: str) -> None:
-    """Raise ``ConfigError`` when a few aliases of YAML, each of many others, stand for more than memory holds."""
-    waiting, seen = [data], 0
+def _require_plain(data: Any, where: str) -> None:
+    """Raise ``ConfigError`` at a value that is neither text nor a number, and where aliases make too many values.
+
+    A few aliases of YAML, each of many others, can stand for more than memory holds.
+    """
+    waiting, seen = [("", data)], 0
     while waiting:
         seen += 1
         if seen > MAX_VALUES:
             do = "write it without aliases (&, *)"
             raise ConfigError(must("run file", f"of at most {MAX_VALUES} values", "of more", where, do))
-        one = waiting.pop()
-        if isinstance(one, dict | list):
-            waiting.extend(one.values() if isinstance(one, dict) else one)
+        place, one = waiting.pop()
+        if isinstance(one, dict):
+            _require_names(one, place, where)
+            waiting.extend((f"{place}{key}.", value) for key, value in one.items())
+        elif isinstance(one, list):
+            waiting.extend((f"{place}{number}.", value) for number, value in enumerate(one))
+        elif not isinstance(one, str | int | float | None):
+            fault = "a date" if isinstance(one, date) else "of another kind"
+            what = f"setting {place.rstrip('.')}"
+            raise ConfigError(must(what, "plain text or a number", fault, where, "quote dates and the like"))
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)  # a device has no size, and no end
-        if len(data) > MAX_BYTES:
-            raise ConfigError(must("run file", f"at most {MAX_BYTES} bytes", "bigger", path, "check the path"))
-        return data.decode("utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(
-            must("run file", "a file", "missing", path, "name an existing run file, such as config/demo.yaml")
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            must("run file", "readable UTF-8", _one_line(error), path, "check its rights and encoding")
-        ) from error
+def _require_names(section: dict[Any, Any], place: str, where: str) -> None:
+    for key in section:
+        if not isinstance(key, str):
+            what = f"name of setting {place}{key}"
+            raise ConfigError(must(what, "text", f"{key} without quotes", where, "quote it, or correct it"))
+
+
+def _own(error: ValidationError) -> list[Any]:
+    """Return the faults, less those of the whole of a list whose item is at fault too: they are one fault."""
+    faults: list[Any] = list(error.errors())
+    inside = {fault["loc"][:end] for fault in faults for end in range(len(fault["loc"]))}
+    return [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in inside]
 
 
 def _explain(fault: Any, where: str) -> str:
-    place = ".".join(str(part) for part in fault["loc"])
+    place = place_of(fault)
     if fault["type"] == "extra_forbidden":
         near = _nearest(fault["loc"])
         hint = f"did you mean {near}? Else remove it" if near else "remove it"
-        return must(f"setting {place}", "one that exists", "unknown", where, hint)
+        return must(f"setting {place}", expected(fault), actual(fault), where, hint)
     if fault["type"] == "missing":
-        return must(f"setting {place}", "given", "missing", where, "add it")
+        return must(f"setting {place}", expected(fault), actual(fault), where, "add it")
     if fault["type"] == "value_error":
-        return f"{place or 'run file'} ({where}): {fault['ctx']['error']}"
-    expected = fault["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return must(
-        f"setting {place}",
-        expected,
-        repr(fault["input"])[:80],
-        where,
-        "correct it (config/README.md lists all settings)",
-    )
+        return f"{place or 'run file'} ({where}): {without_secret(str(fault['ctx']['error']))}"
+    do = "correct it (config/README.md lists all settings)"
+    return must(f"setting {place}" if place else "run file", expected(fault), actual(fault), where, do)
 
 
 def _nearest(location: tuple[int | str, ...]) -> str | None:
@@ -131,7 +124,3 @@ def setting_paths(section: type[BaseModel], prefix: str = "") -> list[str]:
         if inner:
             paths += setting_paths(inner, f"{prefix}{name}.")
     return paths
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

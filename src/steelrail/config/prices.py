@@ -14,14 +14,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from steelrail.config.keys import digest
 from steelrail.config.schema import Line, Run
+from steelrail.config.words import actual, expected, place_of, show
+from steelrail.config.yaml_files import parse_yaml, read_yaml_text
 from steelrail.errors import ConfigError, must
 
-MAX_BYTES = 1_000_000
 FILE_NAME = re.compile(r"^\d{4}-\d{2}[A-Za-z0-9._-]*\.yaml$")
 GPU_OF_SHAPE = {"h100-sxm": "h100-sxm", "h200-sxm": "h200-sxm"}
 
@@ -217,30 +217,16 @@ def _files(folder: Path) -> list[Path]:
 def _rows(path: Path, data: dict[str, Any], section: str, kind: type[R]) -> list[R]:
     rows = data.get(section) or []
     if not isinstance(rows, list):
-        raise ConfigError(must(section, "a list of rows", type(rows).__name__, path, "begin each row with a dash"))
+        raise ConfigError(must(section, "a list of rows", show(rows), path, "begin each row with a dash"))
     return [_typed(row, kind, f"{path}, {section}, row {number}") for number, row in enumerate(rows, 1)]
 
 
 def _sections(path: Path) -> dict[str, Any]:
-    data = _yaml(path)
+    data = parse_yaml(read_yaml_text(path, "price file"), "price file", path)
     if not isinstance(data, dict) or data.get("version") != 1 or set(data) - {"version", "prices", "storage"}:
         what = "version 1 with prices and storage, nothing else"
         raise ConfigError(must("price file", what, _shown(data), path, "mend it"))
     return data
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                must("price file", f"at most {MAX_BYTES} bytes", path.stat().st_size, path, "check the path")
-            )
-        # The same safe loader in C where it was built: the whole book in a tenth of the time.
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        fault = " ".join(str(error).split())[:200]
-        raise ConfigError(must("price file", "readable YAML", f"not ({fault})", path, "mend it")) from error
 
 
 def _typed(row: Any, kind: type[R], where: str) -> R:
@@ -248,11 +234,10 @@ def _typed(row: Any, kind: type[R], where: str) -> R:
         return kind.model_validate(row)
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"]) or "row"
-        actual = f"{fault['input']!r:.80}"
-        raise ConfigError(
-            must(place, fault["msg"].removeprefix("Input should be "), actual, where, "mend it (prices are quoted)")
-        ) from error
+        place, do = place_of(fault) or "row", "mend it (prices are quoted)"
+        if fault["type"] == "value_error":
+            raise ConfigError(f"{place} ({where}): {fault['ctx']['error']}") from error
+        raise ConfigError(must(place, expected(fault), actual(fault), where, do)) from error
 
 
 def _check_names(prices: list[PriceRow], folder: str | Path) -> None:

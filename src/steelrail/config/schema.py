@@ -8,7 +8,7 @@ Placement (``slurm``, ``shape``, ``node``, ``store``, ``launch``, ``checkpoints`
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,7 @@ ENV_NAME = r"^[A-Z][A-Z0-9_]{0,63}$"
 # What separates mounts and their parts cannot stand in a path; both runtimes know no quoting.
 MOUNT = r"^/[^,:\r\n\x00]*(:/[^,:\r\n\x00]*(:(ro|rw))?)?$"
 SECRET_NAME = re.compile(r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|SECRET_ACCESS_KEY|ACCESS_KEY_ID)$")
+PASSWORD_IN_URL = re.compile(r"://[^/\s@]*:[^/\s]*@")
 
 SlurmWord = Annotated[str, Field(pattern=SLURM_WORD)]
 Line = Annotated[str, Field(pattern=ONE_LINE, max_length=1000)]
@@ -45,6 +46,15 @@ class Section(BaseModel):
     """Base of every section: frozen, closed, no guessing of types; a number is one, neither infinite nor none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _no_password_in_a_url(self) -> Self:
+        # Every value of the run file is recorded, logged and shown.
+        for name, value in self:
+            texts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+            if any(isinstance(text, str) and PASSWORD_IN_URL.search(text) for text in texts):
+                raise ValueError(f"{name} must be without a password, is a URL with one: use ~/.aws/credentials")
+        return self
 
 
 class Corpus(Section):

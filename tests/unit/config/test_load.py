@@ -7,6 +7,7 @@ from steelrail.config.schema import Section
 from steelrail.errors import ConfigError
 
 DEMO = Path("config/demo.yaml")
+NAME_LINE = 3
 
 
 def demo_with(old: str, new: str) -> str:
@@ -117,7 +118,7 @@ def test_a_huge_run_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_device_without_an_end_is_no_run_file() -> None:
-    with pytest.raises(ConfigError, match="run file must be at most 1000000 bytes, is bigger"):
+    with pytest.raises(ConfigError, match="run file must be a regular file, is a pipe or device"):
         load_run("/dev/zero")
 
 
@@ -152,3 +153,53 @@ def test_an_absolute_prefix_or_run_name_is_refused(setting: str, value: str) -> 
     else:
         said = message_of(demo_with("bucket: steelrail", f"bucket: steelrail, prefix: {value}"))
     assert f"{setting} must be" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('endpoint: "http://10.77.0.254:8333"', "endpoint: http://u:CANARY@127.0.0.1:1/"),
+        ('endpoint: "http://10.77.0.254:8333"', "endpoint: u:CANARY@127.0.0.1"),
+        ("data/sample.parquet", "s3://key:CANARY@bucket/prefix"),
+        ("{GLOO_SOCKET_IFNAME: eth0}", '{HF_TOKEN: "CANARY\\n"}'),
+        ("{GLOO_SOCKET_IFNAME: eth0}", "{HTTPS_PROXY: 'http://u:CANARY@proxy'}"),
+        ("{GLOO_SOCKET_IFNAME: eth0}", "[HF_TOKEN=CANARY]"),
+        ("partition: gpu", 'setup: ["export HF_TOKEN=CANARY\\nx"]\n  partition: gpu'),
+    ],
+)
+def test_no_message_shows_what_can_be_a_secret(old: str, new: str) -> None:
+    message = message_of(demo_with(old, new))
+    assert "must be" in message and "CANARY" not in message
+
+
+def test_a_setting_given_twice_is_refused_with_its_lines() -> None:
+    last = len(DEMO.read_text().splitlines()) + 1
+    said = f"run file's name must be given once, is given on lines {NAME_LINE} and {last} (x.yaml)"
+    assert said in message_of(DEMO.read_text() + "name: second\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: demo", "name: A B", "setting name must be text of the form ^[a-z0-9][a-z0-9-]{0,39}$, is 'A B'"),
+        ("[data/sample.parquet]", "[]", "setting corpus.paths must be a list of 1 or more, is an empty list"),
+        ("steps: 200", "steps: 1.5", "setting train.steps must be a whole number, is 1.5"),
+        ("steps: 200", "steps:", "setting train.steps must be a whole number, is empty"),
+        ("steps: 200", "steps: 0", "setting train.steps must be at least 1, is 0"),
+        ("steps: 200", "steps: 2026-01-01", "setting train.steps must be plain text or a number, is a date"),
+        ("steps: 200", "2026-01-01: 1", "name of setting train.2026-01-01 must be text"),
+    ],
+)
+def test_a_fault_of_a_value_is_told_in_our_own_words(old: str, new: str, said: str) -> None:
+    assert said in message_of(demo_with(old, new))
+
+
+def test_an_empty_path_is_one_fault() -> None:
+    message = message_of(demo_with("[data/sample.parquet]", "['']"))
+    assert message.startswith("setting corpus.paths.0 must be text of 1 or more characters, is ''")
+    assert 1 == len(message.splitlines())
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("- a", "is a list"), ("a b", "is 'a b'")])
+def test_a_run_file_without_settings_is_told_what_it_is(text: str, said: str) -> None:
+    assert f"run file must be a mapping of settings, {said} (x.yaml)" in message_of(text)

@@ -185,12 +185,13 @@ def test_the_digest_changes_with_a_price(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (row(usd_h="8.00"), "usd_h must be a valid string, is 8.0"),
+        (row(usd_h="8.00"), "usd_h must be text, is 8.0"),
         (row(usd_h='"0.00"'), "usd_h must be above 0"),
         (row(usd_h='"-1"'), "usd_h must be"),
         (row(gpu="h100"), "gpu must be 'h100-sxm'"),
         (row(trust="perhaps"), "trust must be 'high'"),
         (row() + "    color: red\n", "color must be"),
+        (row() + "    usd_h: '9.00'\n", r"prices.0.usd_h must be given once, is given on lines \d+ and \d+"),
         (row() + row(), "there once a day"),
         (row() + row(gpu="h100-pcie", effective_from="2026-02-01"), "rows of acme box must be all"),
     ],
@@ -203,13 +204,14 @@ def test_a_bad_row_is_refused_by_name(tmp_path: Path, text: str, message: str) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version: 1\nprices: [\n", "readable YAML"),
+        ("version: 1\nprices: [\n", "valid YAML"),
         ("version: 2\nprices: []\n", "version 1"),
         ("version: 1\nprice: []\n", "version 1"),
-        ("version: 1\nprices: {}\n---\n", "readable YAML"),
+        ("version: 1\nprices: {}\n---\n", "valid YAML"),
         ("version: 1\nprices: {a: 1}\n", "prices must be a list"),
         ("- 1\n", "version 1"),
-        ("version: 1\nprices: [!!python/object/apply:os.getcwd []]\n", "readable YAML"),
+        ("version: 1\nversion: 1\nprices: []\n", "version must be given once, is given on lines 1 and 2"),
+        ("version: 1\nprices: [!!python/object/apply:os.getcwd []]\n", "valid YAML"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
