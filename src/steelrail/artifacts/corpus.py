@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from steelrail.artifacts.files import Artifact, Provenance
 
 
@@ -15,6 +17,9 @@ class ListedObject(Artifact):
 
 class Listing(Artifact):
     """The corpus as listed once on the head node. Sorted by ``uri``."""
+
+    CALLED: ClassVar[str] = "listing of the corpus"
+    COMMAND: ClassVar[str] = "steelrail corpus"
 
     objects: tuple[ListedObject, ...]
     digest: str
@@ -40,6 +45,9 @@ class CorpusObject(Artifact):
 
 class CorpusManifest(Artifact):
     """``results/<run>/corpus/manifest.json``."""
+
+    CALLED: ClassVar[str] = "corpus manifest"
+    COMMAND: ClassVar[str] = "steelrail corpus"
 
     version: int = 1
     run: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from steelrail.artifacts.files import Artifact, Provenance
 from steelrail.artifacts.requests import Requests
@@ -64,6 +64,9 @@ class RequestsCost(Artifact):
 
 class CostSummary(Artifact):
     """``results/<run>/cost/summary.json``. ``categories`` sum to ``total_micro_usd`` (none: unavailable) exactly."""
+
+    CALLED: ClassVar[str] = "summary of the bill"
+    COMMAND: ClassVar[str] = "steelrail cost"
 
     version: int = 2
     run: str

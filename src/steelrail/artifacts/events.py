@@ -16,10 +16,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
 from steelrail.artifacts.files import on_results
+from steelrail.artifacts.reading import reading
 from steelrail.config.schema import Category
-from steelrail.errors import InputError, must
 
 _BLOCK_BYTES = 64 * 1024
+_HEAD: dict[str, Any] = {"time": int | float, "kind": str, "attempt": int, "rank": int, "host": str}
+# What readers count on, by kind.
+_NEEDED = {
+    "enter": ("category",),
+    "step": ("step", "start", "seconds", "tokens"),
+    "durable": ("step", "where"),
+    "end": ("exit_code", "reason"),
+}
 Kind = Literal[
     "enter",
     "step",
@@ -141,7 +149,9 @@ def read_events(path: Path) -> Iterator[Event]:
 
     Raises ``InputError`` at any other line that no writer wrote.
     """
-    with path.open("rb") as file:
+    with reading("event file", path):
+        file = path.open("rb")
+    with file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
@@ -150,11 +160,15 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def parse_event(line: bytes, where: object) -> Event:
     """Return the event of one whole line. Raises ``InputError`` for what no writer wrote."""
-    try:
+    with reading("event", where):
         fields = dict(json.loads(line))
-        head = {name: fields.pop(name) for name in ("time", "kind", "attempt", "rank", "host")}
-    except (ValueError, KeyError, TypeError) as error:
-        fault = f"{type(error).__name__}: {error}"
-        do = "put the file back as it was written, or take the damaged lines out"
-        raise InputError(must("event", "as it was written", f"damaged ({fault})", where, do)) from error
-    return Event(**head, data=fields)
+        head = {name: _of_kind(fields.pop(name), kind) for name, kind in _HEAD.items()}
+        for name in _NEEDED.get(head["kind"], ()):
+            _ = fields[name]
+        return Event(**head, data=fields)
+
+
+def _of_kind(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value

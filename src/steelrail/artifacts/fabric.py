@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from steelrail.artifacts.files import Artifact, Provenance
 
@@ -76,6 +76,9 @@ class FabricReport(Artifact):
     ``exclude`` names the hosts that training must leave out. ``replaces`` is the job whose unfit hosts were left out of
     this one ("" where it is the first), ``left_out`` what that job found against them.
     """
+
+    CALLED: ClassVar[str] = "fabric report"
+    COMMAND: ClassVar[str] = "steelrail fabric"
 
     version: int = 1
     run: str

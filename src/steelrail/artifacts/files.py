@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from steelrail.artifacts.reading import folder_error, reading
 from steelrail.config.schema import Run
 from steelrail.errors import ConfigError, FullError, InputError, must
 
@@ -21,9 +21,11 @@ _TRIAL_BYTES = 4096
 
 
 class Artifact(BaseModel):
-    """Base of every artifact: frozen and closed."""
+    """Base of every artifact: frozen, closed. ``CALLED`` and ``COMMAND``: its name in messages, and what makes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    CALLED: ClassVar[str] = ""
+    COMMAND: ClassVar[str] = ""
 
 
 A = TypeVar("A", bound=Artifact)
@@ -62,10 +64,15 @@ def require_results_place(run: Run) -> None:
 
 @contextlib.contextmanager
 def on_results(path: Path) -> Iterator[None]:
-    """Turn what a full file system (or a spent quota) says of ``path``, in a results folder, into ``FullError``."""
+    """Turn what a full file system (or a spent quota) says of ``path``, in a results folder, into ``FullError``.
+
+    A folder where a file shall be written or read is ``InputError``.
+    """
     try:
         yield
     except OSError as error:
+        if isinstance(error, IsADirectoryError):
+            raise folder_error("file of this path", error.filename2 or error.filename or path) from error
         if error.errno not in _FULL:
             raise
         raise full_error(path) from error
@@ -146,12 +153,8 @@ def sync_folder(folder: Path) -> None:
 
 def read_artifact(path: Path, kind: type[A]) -> A:
     """Return the artifact in ``path``. Raises ``InputError`` when it is missing, torn or of another version."""
-    try:
+    what, command = kind.CALLED or kind.__name__, kind.COMMAND or "the stage that makes it"
+    if not path.exists():
+        raise InputError(must(what, "there", "missing", path, f"run {command}"))
+    with reading(what, path, f"remove it and run {command} again"):
         return kind.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(must(kind.__name__, "there", "missing", path, "run the stage that makes it")) from error
-    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        fault = " ".join(str(error).split())[:200]
-        raise InputError(
-            must(kind.__name__, "valid", f"not ({fault})", path, "remove it and rerun its stage")
-        ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from steelrail.artifacts.files import append_line
-from steelrail.errors import InputError, must
+from steelrail.artifacts.reading import read_lines
 
 FILE = "jobs.jsonl"
 
@@ -33,14 +33,5 @@ def noted_jobs(run_folder: Path) -> tuple[NotedJob, ...]:
 
     Raises ``InputError`` at a line that no writer wrote: a job may be missing from the bill.
     """
-    path = run_folder / FILE
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return tuple(dict.fromkeys(_read(line, path) for line in lines if line.endswith("}")))
-
-
-def _read(line: str, path: Path) -> NotedJob:
-    try:
-        return NotedJob(**json.loads(line))
-    except (ValueError, TypeError) as error:
-        do = "put the line back as it was written, or take it out if its job is in none of Slurm's accounts"
-        raise InputError(must("job noted", "as it was written", f"damaged ({error})", path, do)) from error
+    do = "put the line back as it was written, or take it out if its job is in none of Slurm's accounts"
+    return tuple(dict.fromkeys(read_lines(run_folder / FILE, NotedJob, "job noted", do)))

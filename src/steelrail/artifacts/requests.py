@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from steelrail.artifacts.files import Artifact, append_line
+from steelrail.artifacts.reading import read_lines
 
 FILE = "requests.jsonl"
 
@@ -48,14 +47,8 @@ def note_requests(run_folder: Path, noted: NotedRequests) -> None:
 
 
 def noted_requests(run_folder: Path) -> tuple[NotedRequests, ...]:
-    """Return what was noted, oldest first. A torn line (a killed writer) is left out."""
-    path = run_folder / FILE
-    lines = path.read_text().splitlines() if path.exists() else []
-    return tuple(noted for line in lines if (noted := _read(line)) is not None)
+    """Return what was noted, oldest first. A torn line (a killed writer) is left out.
 
-
-def _read(line: str) -> NotedRequests | None:
-    try:
-        return NotedRequests.model_validate_json(line)
-    except ValidationError:
-        return None
+    Raises ``InputError`` at a line that no writer wrote.
+    """
+    return tuple(read_lines(run_folder / FILE, NotedRequests, "requests noted"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from steelrail.artifacts.files import Artifact, Provenance
 
@@ -41,6 +41,9 @@ class PartManifest(Artifact):
     ``job_id`` wrote this file; ``earlier_job_ids`` did the work that it found done.
     """
 
+    CALLED: ClassVar[str] = "manifest of a part"
+    COMMAND: ClassVar[str] = "steelrail shards part"
+
     version: int = 1
     run: str
     key: str
@@ -59,6 +62,9 @@ class PartManifest(Artifact):
 
 class ShardsManifest(Artifact):
     """``results/<run>/shards/manifest.json``. ``data_digest`` names tokens and order: it is in the training key."""
+
+    CALLED: ClassVar[str] = "manifest of data shards"
+    COMMAND: ClassVar[str] = "steelrail shards gather"
 
     version: int = 1
     run: str

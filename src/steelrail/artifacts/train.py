@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -51,6 +52,9 @@ class Attempt(Artifact):
 
 class TrainRecord(Artifact):
     """``results/<run>/train/record.json``. ``mfu`` is that of the last attempt's middle step; none on the CPU."""
+
+    CALLED: ClassVar[str] = "training record"
+    COMMAND: ClassVar[str] = "steelrail train"
 
     version: int = 1
     run: str

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from steelrail.artifacts.files import on_results
+from steelrail.artifacts.reading import parsed, reading
 from steelrail.artifacts.trainer import EXIT_SAVED
 from steelrail.clients.process import oom_kills
 from steelrail.formats.srun import TaskEnd, parse_task_ends
@@ -111,5 +112,5 @@ class Starter:
 
 
 def _read(path: Path) -> tuple[TaskEnd, ...]:
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    return tuple(TaskEnd(**json.loads(line)) for line in lines)
+    with reading("ends of ranks", path):
+        return tuple(parsed(TaskEnd, line) for line in path.read_bytes().split(b"\n")[:-1])

@@ -103,9 +103,11 @@ def why(error: BaseException) -> str:
     """Return why something could not be read, in one line: by the error of pydantic, YAML, JSON, codec or file."""
     if isinstance(error, ValidationError):
         fault = error.errors()[0]
-        place = place_of(fault)
-        said = f"{place} must be {expected(fault)}, is {actual(fault)}"
-        return said if place else f"no {expected(fault)}" if fault["type"] == "json_invalid" else said.strip()
+        if fault["type"] == "json_invalid":
+            return f"no JSON, {fault['ctx']['error']}"
+        if fault["type"] == "value_error":
+            return str(fault["ctx"]["error"])
+        return f"{place_of(fault)} must be {expected(fault)}, is {actual(fault)}".strip()
     if isinstance(error, UnicodeDecodeError):
         return f"no UTF-8 at byte {error.start}"
     if isinstance(error, json.JSONDecodeError):

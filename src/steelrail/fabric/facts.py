@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from steelrail.artifacts.fabric import DeviceFact, Measurement, NodeFact, PairMeasurement
 from steelrail.artifacts.files import Artifact
@@ -23,6 +24,9 @@ class RankFact(Artifact):
 class Facts(Artifact):
     """``report.json`` in the job folder. Times are Unix seconds; ``seconds`` says how long the parts took."""
 
+    CALLED: ClassVar[str] = "facts of the fabric job"
+    COMMAND: ClassVar[str] = "steelrail fabric"
+
     version: int = 1
     run: str
     key: str
@@ -42,6 +46,9 @@ class AbsentError(FabricError):
 
 class RankError(Artifact):
     """``error-rank-N.json`` in a try's folder: why a rank ended. ``again``: another try may go better."""
+
+    CALLED: ClassVar[str] = "error of a rank of the fabric job"
+    COMMAND: ClassVar[str] = "steelrail fabric"
 
     rank: int
     host: str

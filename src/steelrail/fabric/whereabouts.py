@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from steelrail.artifacts.files import Artifact
 
@@ -15,6 +15,9 @@ _SHOWN_HOSTS = 4
 
 class Whereabouts(Artifact):
     """``doing-rank-N.json``: the part in which a rank is, since when (Unix seconds)."""
+
+    CALLED: ClassVar[str] = "whereabouts of a rank of the fabric job"
+    COMMAND: ClassVar[str] = "steelrail fabric"
 
     rank: int
     host: str

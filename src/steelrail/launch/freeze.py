@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelrail.artifacts.files import results_folder, write_whole
+from steelrail.artifacts.reading import parsed
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients.disk import private_folder
 from steelrail.config.keys import digest
 from steelrail.config.schema import Run
+from steelrail.config.words import why
 from steelrail.errors import ClusterError, InputError, must
 
 _KEPT = (".py", ".j2", ".typed", ".json")
@@ -74,12 +76,11 @@ def with_absolute_paths(run: Run) -> Run:
 def read_frozen(folder: RunFolder) -> tuple[Run, Frozen]:
     """Return what the newest job of this folder was submitted with. Raises ``InputError`` when it cannot be read."""
     try:
-        frozen = Frozen(**json.loads(_frozen_file(folder).read_text()))
-        return Run.model_validate_json(folder.frozen_run.read_text()), frozen
-    except (OSError, ValueError, TypeError) as error:
-        fault = " ".join(str(error).split())[:200]
+        frozen = parsed(Frozen, _frozen_file(folder).read_bytes())
+        return Run.model_validate_json(folder.frozen_run.read_bytes()), frozen
+    except (OSError, ValueError) as error:
         raise InputError(
-            must("frozen run", "readable", f"not ({fault})", folder.root, "submit the run again")
+            must("frozen run", "readable", f"not ({why(error)})", folder.root, "submit the run again")
         ) from error
 
 

@@ -114,5 +114,5 @@ def _known_or_read(path: Path, known: Mapping[str, str]) -> str:
 def _read_cache(cache: Path) -> dict[str, str]:
     try:
         return dict(json.loads(cache.read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from steelrail.artifacts.files import results_folder, write_whole
+from steelrail.artifacts.reading import parsed, reading
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients.holder import Holder
 from steelrail.config.schema import Run
-from steelrail.errors import InputError, must
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ def read_jobs(folder: RunFolder) -> tuple[JobLine, ...]:
     path = _file(folder)
     if not path.exists():
         return ()
-    try:
-        return tuple(JobLine(**fields) for fields in json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        fault = f"damaged ({' '.join(str(error).split())[:200]})"
-        do = "put it back, or remove it once no job of this run lives (squeue; ps for a local one)"
-        raise InputError(must("list of jobs", "as it was written", fault, path, do)) from error
+    do = "put it back, or remove it once no job of this run lives (squeue; ps for a local one)"
+    with reading("list of jobs", path, do):
+        return parsed(tuple[JobLine, ...], path.read_bytes())
 
 
 def living_local_jobs(run: Run) -> tuple[tuple[RunFolder, JobLine], ...]:

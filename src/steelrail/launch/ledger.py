@@ -15,6 +15,7 @@ from steelrail.artifacts.events import Event, EventWriter, read_events
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
+from steelrail.config.words import why
 from steelrail.errors import InputError, must
 from steelrail.launch.endings import Verdict
 from steelrail.launch.policy import Action, Past
@@ -57,7 +58,7 @@ def read(folder: RunFolder) -> tuple[Entry, ...]:
     try:
         return entries(read_events(folder.ledger)) if folder.ledger.exists() else ()
     except (KeyError, ValueError, TypeError) as error:
-        fault = f"damaged ({type(error).__name__}: {error})"
+        fault = f"damaged ({why(error)})"
         do = "put it back as it was written: no attempt may be counted twice, or not at all"
         raise InputError(must("ledger", "as the supervisor wrote it", fault, folder.ledger, do)) from error
 

@@ -65,6 +65,6 @@ def _held(run_name: str, path: Path) -> str:
 def _named(path: Path) -> str:
     try:
         host, pid, _ = json.loads(path.read_text())["holder"].rsplit(":", 2)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no holder of ours wrote this
         return "another process"
     return f"process {pid} on {host}"

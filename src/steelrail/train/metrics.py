@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelrail.artifacts.files import write_whole
-from steelrail.errors import InputError, must
+from steelrail.artifacts.reading import parsed, reading
 from steelrail.train.context import MetricsRow
 
 SCHEMA = pa.schema(
@@ -54,7 +51,9 @@ def read_rows(path: Path) -> Iterator[MetricsRow]:
     """
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with reading("metrics of an attempt", path):
+        file = path.open("rb")
+    with file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
@@ -62,17 +61,6 @@ def read_rows(path: Path) -> Iterator[MetricsRow]:
 
 
 def _row(line: bytes, where: str) -> MetricsRow:
-    try:
-        return MetricsRow(**_known(json.loads(line)))
-    except (ValueError, KeyError, TypeError) as error:
-        fault = f"damaged ({type(error).__name__}: {error})"
-        do = "put the file back as it was written, or take the damaged lines out"
-        raise InputError(must("row of metrics", "as it was written", fault, where, do)) from error
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    # An attempt of an earlier version left no step out, and says nothing of it.
-    return {
-        one.name: values.get(one.name, False) if one.name == "skipped" else values[one.name]
-        for one in fields(MetricsRow)
-    }
+    # An attempt of an earlier version left no step out, and says nothing of it (the row's default).
+    with reading("row of metrics", where):
+        return parsed(MetricsRow, line)

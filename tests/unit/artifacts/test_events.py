@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from steelrail.artifacts import events
-from steelrail.artifacts.events import Event, EventWriter, read_events
+from steelrail.artifacts.events import Event, EventWriter, parse_event, read_events
 from steelrail.errors import FullError, InputError
 
 
@@ -91,3 +91,17 @@ def test_a_damaged_line_is_named_by_file_and_number_unless_it_is_a_torn_last_one
         list(read_events(path))
     path.write_bytes(whole + line)
     assert ["whole"] == [event.data["text"] for event in read_events(path)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time":"x","kind":"end","attempt":1,"rank":0,"host":"n","exit_code":0,"reason":""}\n',
+        b'{"time":1,"kind":"step","attempt":1,"rank":0,"host":"n"}\n',
+        b"[]\n",
+        b"\xff\n",
+    ],
+)
+def test_an_event_without_what_readers_count_on_is_damaged(line: bytes) -> None:
+    with pytest.raises(InputError, match="event must be as it was written, is damaged"):
+        parse_event(line, "x")

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from steelrail.artifacts.cost import CategoryCost
+from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.files import (
+    Artifact,
     append_line,
     on_results,
     put_whole,
@@ -15,6 +17,7 @@ from steelrail.artifacts.files import (
     write_artifact,
     write_whole,
 )
+from steelrail.artifacts.train import TrainRecord
 from steelrail.config.load import load_run
 from steelrail.errors import ConfigError, FullError, InputError
 
@@ -39,12 +42,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 def test_a_torn_or_foreign_artifact_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="CategoryCost must be valid"):
+    with pytest.raises(InputError, match="CategoryCost must be as it was written"):
         read_artifact(path, CategoryCost)
 
 
-def test_a_missing_artifact_names_its_stage_as_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="run the stage that makes it"):
+@pytest.mark.parametrize(("kind", "command"), [(FabricReport, "fabric"), (TrainRecord, "train")])
+def test_a_missing_artifact_names_its_command_as_the_remedy(tmp_path: Path, kind: type[Artifact], command: str) -> None:
+    with pytest.raises(InputError, match=rf"must be there, is missing \(.*\): run steelrail {command}$"):
+        read_artifact(tmp_path / "a.json", kind)
+
+
+def test_a_folder_in_the_place_of_an_artifact_is_refused_to_reader_and_writer(tmp_path: Path) -> None:
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(InputError, match=r"CategoryCost must be a file, is a folder \(.*a.json\): move it away"):
+        read_artifact(tmp_path / "a.json", CategoryCost)
+    with pytest.raises(InputError, match=r"must be a file, is a folder \(.*a.json\): move it away"):
+        write_artifact(tmp_path / "a.json", CategoryCost(gpu_seconds=1.5, micro_usd=3))
+
+
+def test_what_is_wrong_with_an_artifact_is_told_in_our_own_words(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"gpu_seconds": 1, "micro_usd": "x"}')
+    with pytest.raises(InputError, match=r"is damaged \(micro_usd must be a whole number, is 'x'\)"):
         read_artifact(tmp_path / "a.json", CategoryCost)
 
 

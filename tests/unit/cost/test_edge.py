@@ -245,7 +245,7 @@ def test_a_repeat_gives_the_same_bill(tmp_path: Path) -> None:
 
 
 def test_a_run_that_did_not_train_yet_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="TrainRecord must be there"):
+    with pytest.raises(InputError, match="training record must be there"):
         edge.run_stage(synthetic.make_run(tmp_path), synthetic.FakeSlurm(""))
 
 

@@ -25,7 +25,7 @@ def weights(tmp_path, content=b"weights"):
 
 
 def test_without_data_shards_the_message_names_the_stage(here):
-    with pytest.raises(InputError, match="run the stage that makes it"):
+    with pytest.raises(InputError, match="run steelrail shards gather"):
         read_inputs(here)
 
 
@@ -89,5 +89,5 @@ def test_a_receipt_that_cannot_be_read_blocks_nothing(here):
     path.parent.mkdir(parents=True)
     path.write_text("{")
     (said,) = receipt_warnings(here)
-    assert "FabricReport must be valid" in said and "training goes on" in said
+    assert "fabric report must be as it was written" in said and "training goes on" in said
     assert (admitting_fabric(here), left_out(here)) == (None, ())

@@ -337,11 +337,11 @@ def test_a_missing_part_and_a_missing_corpus_name_the_stage_to_run(
     s3: Any, make_run: MakeRun, texts_file: Path
 ) -> None:
     run = make_run(texts_file)
-    with pytest.raises(InputError, match=r"CorpusManifest must be there, is missing .*: run the stage"):
+    with pytest.raises(InputError, match=r"corpus manifest must be there, is missing .*: run steelrail corpus"):
         make_part(run, 0)
     corpus_of(run, texts_file)
     make_part(run, 0)
-    with pytest.raises(InputError, match=r"PartManifest must be there, is missing \(.*01\.json\)"):
+    with pytest.raises(InputError, match=r"manifest of a part must be there, is missing \(.*01\.json\)"):
         gather(run)
 
 
