@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from steelrail import chain, log
 from steelrail.artifacts.corpus import Listing
@@ -20,6 +24,10 @@ from steelrail.errors import ConfigError, SteelrailError, must
 
 _LOG = log.logger(__name__)
 _ABOUT = "Raw text in Parquet and a Slurm cluster of bare GPU nodes in; a trained model and an exact bill out."
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: whatever cleans up at Ctrl-C does so now."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     parsed = _parser().parse_args(arguments)
     log.configure(logging.INFO)
+    with _hearing_term():
+        return _act(parsed)
+
+
+def _act(parsed: argparse.Namespace) -> int:
     try:
         run = load_run(parsed.config)
         require_results_place(run)
@@ -150,12 +163,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.log:
             chain.leave_word(parsed.log, error)
         return error.exit_code
-    except KeyboardInterrupt:
-        _LOG.error("interrupted; jobs in Slurm go on: steelrail status --config %s", parsed.config)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        how, code = ("ended by SIGTERM", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)
+        _LOG.error("%s; jobs in Slurm go on: steelrail status --config %s", how, parsed.config)
+        return code
     except BrokenPipeError:
         return 0
     return 0
+
+
+@contextmanager
+def _hearing_term() -> Iterator[None]:
+    """End at SIGTERM as at Ctrl-C, with a message, unless whoever calls us hears it already (or is no main thread)."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,8 @@
 
 import errno
 import logging
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +87,29 @@ def test_a_damaged_ledger_is_one_message(run_file: Path, tmp_path: Path, capsys:
     for verb in ("status", "logs"):
         assert 3 == cli.main([verb, "--config", str(run_file)])
         assert f"{folder / 'ledger.jsonl'}, line 1" in said(capsys)
+
+
+def test_sigterm_ends_a_command_with_a_message_and_leaves_no_handler(
+    run_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        monkeypatch.setattr(status, "status", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        assert 143 == cli.main(["status", "--config", str(run_file)])
+        assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert f"ended by SIGTERM; jobs in Slurm go on: steelrail status --config {run_file}" in said(capsys)
+
+
+def test_a_caller_that_hears_sigterm_itself_goes_on_doing_so(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        monkeypatch.setattr(status, "status", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        cli.main(["logs", "--config", str(run_file)])
+        with pytest.raises(AttributeError):
+            cli.main(["status", "--config", str(run_file)])  # goes on, with what ``kill`` returned
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [signal.SIGTERM] == heard
