@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steelrail.artifacts.corpus import CorpusManifest
@@ -47,7 +48,7 @@ from steelrail.cost.pieces import Cut
 from steelrail.cost.reader import Reader
 from steelrail.cost.report import Page, render
 from steelrail.cost.segments import Segment, Stage, as_if_paid, segments
-from steelrail.errors import AccountingError
+from steelrail.errors import AccountingError, InputError, must
 from steelrail.formats.sacct import SacctRow, job_rows
 from steelrail.log import logger
 from steelrail.units import SECONDS_PER_HOUR, show_usd
@@ -275,7 +276,13 @@ def _write_report(run: Run, left: Left, summary: CostSummary, bill: Bill, beside
 def _curves(path: Path) -> tuple[Curve, ...]:
     if not path.exists():
         return ()
-    table = pq.read_table(path, columns=["step", "attempt", "loss", "tokens_per_s", "heldout_loss"])
+    try:
+        table = pq.read_table(path, columns=["step", "attempt", "loss", "tokens_per_s", "heldout_loss"])
+    except (pa.ArrowException, OSError) as error:
+        do = "remove it and run steelrail train: it is made again from what each attempt wrote"
+        raise InputError(
+            must("metrics", "as they were written", f"damaged ({type(error).__name__})", path, do)
+        ) from error
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return tuple(_curve(columns, int(attempt)) for attempt in np.unique(columns["attempt"]))
 

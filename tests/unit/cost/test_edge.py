@@ -298,6 +298,16 @@ def test_what_was_trained_and_billed_under_another_key_is_not_what_is_asked_for(
     assert "cost" not in finished_stages(built.run)
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_metrics_that_are_damaged_are_named_with_what_makes_them_again(tmp_path: Path, folder: bool) -> None:
+    built = synthetic.build(tmp_path)
+    path = results_folder(built.run) / "train" / "metrics.parquet"
+    path.unlink(missing_ok=True)
+    path.mkdir() if folder else path.write_bytes(b"no Parquet")
+    with pytest.raises(InputError, match=r"metrics must be as they were written, is damaged .*run steelrail train"):
+        edge.run_stage(built.run, built.slurm)
+
+
 SAVES = {1: 2, 2: 1, 3: 2, 4: 1, 5: 2}  # by attempt, of each of its eight ranks: at steps that 25 divides
 
 
