@@ -97,6 +97,18 @@ def gone(pid):
     return True
 
 
+def nobody_left(node):
+    """All of the process group are gone, those too that had not said a word yet."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            os.killpg(node.pid, 0)
+        except ProcessLookupError:
+            return True
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_what_is_heavy_is_loaded_once_a_node_and_every_rank_knows_its_place(start, tmp_path):
     node = start(node=1, nodes=4)
     assert node.wait(30) == 0
@@ -166,7 +178,7 @@ def test_a_killed_rank_takes_the_others_of_its_node_down_and_is_named_as_the_fir
     first, *others = read_ends(tmp_path / "log", 3)
     assert (first.rank, first.host, first.how, first.exit_code, first.killed) == (4, "node2", "Killed", None, True)
     assert sorted((end.rank, end.killed) for end in others) == [(3, False), (5, False)]
-    assert all(gone(pid) for pid in pids(tmp_path, 3))
+    assert nobody_left(node)
 
 
 def test_the_code_of_the_first_bad_end_is_that_of_the_node(start, tmp_path):
@@ -215,7 +227,7 @@ def test_output_that_is_no_longer_taken_ends_the_ranks_and_is_told_by_the_exit_c
     with Path("/dev/full").open("wb") as full:
         node = start(r0="wait", r1="say", stdout=full)
         assert node.wait(30) == EXIT_FULL
-    assert all(gone(pid) for pid in pids(tmp_path))
+    assert nobody_left(node)
 
 
 def test_a_rank_that_could_write_no_word_for_want_of_space_tells_it_by_its_exit_code(start, tmp_path):
