@@ -311,7 +311,7 @@ def test_a_store_that_is_away_or_refuses_is_named_and_nothing_is_submitted(clust
     nowhere = ("AWS_SHARED_CREDENTIALS_FILE=/nowhere", "AWS_EC2_METADATA_DISABLED=true")
     fails(steelrail(sharded, "train", env=nowhere), 5, "store credentials must be found", "is not found")
     write(sharded, {"store.profile": "nobody"})
-    fails(steelrail(sharded, "train"), 5, "store credentials must be found", "ProfileNotFound", "store.profile")
+    fails(steelrail(sharded, "train"), 5, "profile must be in the AWS credentials", "ProfileNotFound", "store.profile")
     write(sharded)
     cluster.control("s3", "stop")
     fails(steelrail(sharded, "train"), 5, "store must be reachable, is not reachable for")

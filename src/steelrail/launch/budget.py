@@ -25,13 +25,15 @@ from steelrail.log import logger
 from steelrail.units import micro_usd, show_usd
 
 _log = logger(__name__)
-_ASK_SECONDS = 60.0
+# slurmdbd hears of a start in several messages: for a moment a row has too few GPUs, or none. So young rows are asked
+# for again soon, and then ever less often, for they burden a database that others use.
+_FIRST_SECONDS, _ASK_SECONDS = 5.0, 60.0
 NO_SLURM = "no Slurm accounts for a local run"
 
 
 @dataclass
 class Accounts:
-    """Slurm's rows of every job of a run, asked for once a minute. ``fault``: why they do not tell all of it.
+    """Slurm's rows of every job of a run, asked for at first after 5 s and in the end once a minute. ``fault``: why they do not tell all of it.
 
     While Slurm is away its last word stands, and what ran since is counted by the clock.
     """
@@ -43,6 +45,7 @@ class Accounts:
     _stages: Mapping[str, Stage] = field(default_factory=dict)
     _rows: Mapping[str, Sequence[SacctRow]] = field(default_factory=dict)
     _asked: float = float("-inf")
+    _pause: float = _FIRST_SECONDS / 2
 
     def paid(self, now: float, running: bool = True) -> tuple[Segment, ...]:
         """Return every segment of shards, fabric and training until ``now``.
@@ -50,7 +53,8 @@ class Accounts:
         Of the training job alone, by its own ledger, where there are no accounts. ``running``: an attempt without an
         end in the ledger runs.
         """
-        if clock.monotonic() - self._asked >= _ASK_SECONDS:
+        if clock.monotonic() - self._asked >= self._pause:
+            self._pause = min(_ASK_SECONDS, 2 * self._pause)
             self._ask()
             self._asked = clock.monotonic()
         own = ledger_segments(self.run, ledger.read(self.folder), now if running else None)

@@ -74,15 +74,28 @@ def test_a_segment_that_runs_costs_what_it_would_cost_if_it_ended_now(built):
     assert running == so_far(built)[0]
 
 
-def test_accounts_are_asked_for_once_a_minute_and_the_clock_counts_between(built, monkeypatch):
+def test_accounts_are_asked_for_soon_then_once_a_minute_and_the_clock_counts_between(built, monkeypatch):
     built.slurm.text = built.slurm.text.replace("|COMPLETED|", "|RUNNING|")
     at = [0.0]
     monkeypatch.setattr(clock, "monotonic", lambda: at[0])
     accounts = Accounts(built.run, folder_of(built), built.slurm)
-    for second in range(61):
-        at[0] = float(second)
+    asked = []
+    for second in range(200):
+        at[0], before = float(second), built.slurm.calls
         accounts.paid(FOREVER)
-    assert built.slurm.calls == 2
+        asked += [second] * (built.slurm.calls - before)
+    assert asked == [0, 5, 15, 35, 75, 135, 195]
+
+
+def test_a_row_that_had_no_gpus_yet_is_read_again_before_a_budget_is_overrun(built, monkeypatch):
+    whole = built.slurm.text.replace("|COMPLETED|", "|RUNNING|")
+    at = [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: at[0])
+    built.slurm.text = whole.replace("gres/gpu=64,", "")
+    accounts = Accounts(built.run, folder_of(built), built.slurm)
+    assert not any(one.gpus for one in accounts.paid(FOREVER) if one.stage == "train")
+    built.slurm.text, at[0] = whole, 5.0
+    assert all(one.gpus == 64 for one in accounts.paid(FOREVER) if one.stage == "train")
 
 
 class Away:
