@@ -33,9 +33,10 @@ NO_SLURM = "no Slurm accounts for a local run"
 
 @dataclass
 class Accounts:
-    """Slurm's rows of every job of a run, asked for at first after 5 s and in the end once a minute. ``fault``: why they do not tell all of it.
+    """Slurm's rows of every job of a run, asked for soon at first and in the end once a minute.
 
-    While Slurm is away its last word stands, and what ran since is counted by the clock.
+    ``fault``: why they do not tell all of it. While Slurm is away its last word stands, and what ran since is counted
+    by the clock.
     """
 
     run: Run
