@@ -23,7 +23,6 @@ import steelrail
 from steelrail import log
 from steelrail.artifacts.cost import CostSummary
 from steelrail.artifacts.files import results_folder
-from steelrail.cost import edge as cost
 from steelrail.launch import edge as launch
 from steelrail.launch.status import status
 from steelrail.units import show_usd
@@ -87,7 +86,7 @@ def chain(run: steelrail.Run, kill_at: int, timings: dict[str, float]) -> tuple[
     killed = kill_rank(2 * run.shape.ranks_per_node + run.shape.ranks_per_node // 2)
     job.result()
     lap("kill to the end of training")
-    bill = cost.run_stage(run)
+    bill = steelrail.bill(run)
     lap("bill")
     return bill, killed
 

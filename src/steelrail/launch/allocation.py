@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,21 +114,48 @@ class Allocation(Protocol):
 
 
 @dataclass
-class Step:
+class Started(ABC):
+    """Ranks that a process of this host started: what is the same under Slurm and without it."""
+
+    starter: Starter
+    log: Path
+    ranks_per_node: int
+
+    def poll(self) -> int | None:
+        """Return the starter's exit code once it is gone, and the ranks with it."""
+        return self.starter.exit_code()
+
+    def task_ends(self) -> Sequence[TaskEnd]:
+        """Return how ranks ended, in the order in which it was noticed: what the nodes' processes and srun saw."""
+        return read_ends(self.log, self.ranks_per_node)
+
+    def go(self, env: Mapping[str, str]) -> None:
+        """Let ranks begin that wait; srun gives the word to every node."""
+        self.starter.tell(env)
+
+    def dismiss(self) -> None:
+        """End ranks that wait: the nodes' processes leave once nobody can give the word."""
+        if not self.starter.dismiss():
+            self.kill()
+
+    def starter_killed(self) -> str | None:
+        """Return which signal ended the starter."""
+        return self.starter.killed()
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End every rank now."""
+
+
+@dataclass
+class Step(Started):
     """The ranks as one job step of ``srun``."""
 
     slurm: Slurm
     job_id: str
     name: str
-    starter: Starter
-    log: Path
-    ranks_per_node: int
     _id: str | None = None
     _asked: float = field(default=float("-inf"))
-
-    def poll(self) -> int | None:
-        """Return srun's exit code once it is back."""
-        return self.starter.exit_code()
 
     def step_id(self) -> str | None:
         """Ask Slurm for the step's id, at most once a second."""
@@ -160,23 +188,6 @@ class Step:
         except subprocess.TimeoutExpired:
             self.starter.process.kill()
             self.starter.process.wait()
-
-    def task_ends(self) -> Sequence[TaskEnd]:
-        """Return what the nodes' processes and srun saw."""
-        return read_ends(self.log, self.ranks_per_node)
-
-    def go(self, env: Mapping[str, str]) -> None:
-        """Let ranks begin that wait; srun gives the word to every node."""
-        self.starter.tell(env)
-
-    def dismiss(self) -> None:
-        """End ranks that wait: the nodes' processes leave once nobody can give the word."""
-        if not self.starter.dismiss():
-            self.kill()
-
-    def starter_killed(self) -> str | None:
-        """Return which signal ended our srun."""
-        return self.starter.killed()
 
 
 @dataclass(frozen=True)
@@ -247,7 +258,7 @@ class SlurmAllocation:
         argv = [*srun_argv(self.run, self.job_id, nodes, name, output), *inside]
         around = {**without_slurm(os.environ), **container.environment(self.run, env)}
         srun = Starter("srun, which starts the ranks,", process.start(argv, around, srun_file(output), told=wait))
-        return Step(self.slurm, self.job_id, name, srun, output, self.run.shape.ranks_per_node)
+        return Step(srun, output, self.run.shape.ranks_per_node, self.slurm, self.job_id, name)
 
     def requeue(self, exclude: Sequence[str]) -> bool:
         """Requeue ourselves, then leave nodes out while others remain; Slurm takes that only of a job in the queue."""

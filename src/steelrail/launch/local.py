@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelrail.clients import clock, process
-from steelrail.clients.ends import Starter, read_ends
+from steelrail.clients.ends import Starter
 from steelrail.config.schema import Run
-from steelrail.formats.srun import TaskEnd
-from steelrail.launch.allocation import node_argv
+from steelrail.launch.allocation import Started, node_argv
 
 # One node, whose process is the only one of its kind; what an outer Slurm or torchrun says is not about it.
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
@@ -22,16 +21,8 @@ _NOT_OURS = ("SLURM_", "GROUP_RANK", "NODE_RANK", "NUM_NODES")
 
 
 @dataclass
-class LocalRanks:
+class LocalRanks(Started):
     """The ranks of this host: the process that they are forked from leads a group of processes of their own."""
-
-    starter: Starter
-    log: Path
-    ranks: int
-
-    def poll(self) -> int | None:
-        """Return the exit code once all are gone."""
-        return self.starter.exit_code()
 
     def step_id(self) -> str | None:
         """Local ranks have no job step; their node's process id stands for it."""
@@ -47,23 +38,6 @@ class LocalRanks:
         """End every rank now."""
         self.signal("KILL")
         self.starter.process.wait()
-
-    def task_ends(self) -> Sequence[TaskEnd]:
-        """Return how ranks ended, in the order in which it was noticed."""
-        return read_ends(self.log, self.ranks)
-
-    def go(self, env: Mapping[str, str]) -> None:
-        """Let ranks begin that wait."""
-        self.starter.tell(env)
-
-    def dismiss(self) -> None:
-        """End ranks that wait."""
-        if not self.starter.dismiss():
-            self.kill()
-
-    def starter_killed(self) -> str | None:
-        """Return which signal ended the process that the ranks are forked from."""
-        return self.starter.killed()
 
 
 @dataclass(frozen=True)

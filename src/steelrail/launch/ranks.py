@@ -38,7 +38,7 @@ class Standby:
 def start(site: Site, entry: Entry) -> Ranks:
     """Let the ranks of an attempt begin: those that wait for it, or new ones."""
     waiting = _take(site.standby, entry)
-    environment = _environment(site, entry)
+    environment = _environment(site, entry, {EPOCH: str(entry.epoch)})
     if waiting is not None:
         try:
             waiting.go(environment)
@@ -56,8 +56,8 @@ def stand_by(site: Site, entry: Entry) -> None:
     if standby.attempt == attempt or not wanted(site.run):
         return
     standby.attempt, standby.nodes = attempt, entry.nodes
-    environment = rank_environment(site.run, site.frozen.code, entry.nodes[0], _pinned(site.run))
-    standby.ranks = _start(site, attempt, entry.nodes, environment, wait=True)
+    # Its fence is claimed only when it begins.
+    standby.ranks = _start(site, attempt, entry.nodes, _environment(site, entry, {}), wait=True)
 
 
 def dismiss(standby: Standby) -> None:
@@ -97,11 +97,7 @@ def _start(site: Site, attempt: int, nodes: tuple[str, ...], environment: Mappin
     return site.allocation.start(module, nodes, environment, attempt_name(attempt), site.folder.log(attempt), wait)
 
 
-def _environment(site: Site, entry: Entry) -> dict[str, str]:
-    told = {EPOCH: str(entry.epoch), **_pinned(site.run)}
-    return rank_environment(site.run, site.frozen.code, entry.nodes[0], told)
-
-
-def _pinned(run: Run) -> dict[str, str]:
+def _environment(site: Site, entry: Entry, told: Mapping[str, str]) -> dict[str, str]:
     # Read by cuBLAS at its first use, which the checks before training already make.
-    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if run.train.deterministic else {}
+    pinned = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if site.run.train.deterministic else {}
+    return rank_environment(site.run, site.frozen.code, entry.nodes[0], {**told, **pinned})
