@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Cluster, Project
+    from dev_cluster import Cluster, Project
 
 SEED, FAULTS, STEPS = (
     int(os.environ.get(f"STEELRAIL_CHAOS_{name}", default))

@@ -21,7 +21,7 @@ from steelrail.cost.segments import Segment
 from steelrail.cost.timeline import Span, clip
 
 if TYPE_CHECKING:
-    from conftest import Cluster, Project
+    from dev_cluster import Cluster, Project
 
 WAIT = float(os.environ.get("STEELRAIL_WAIT_SECONDS", "6"))
 GPUS = 16

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Cluster, Project
+    from dev_cluster import Cluster, Project
 
 INTERVAL = 10
 STEPS = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import Cluster
+    from dev_cluster import Cluster
 
 CONDITIONAL_PUT = """
 import sys, boto3, botocore

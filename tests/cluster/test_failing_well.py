@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
-    from conftest import Cluster, Project
+    from dev_cluster import Cluster, Project
 
 SOURCE = Path(__file__).resolve().parents[2]
 # Where the environment really lies: a clone that the user cannot reach only has a link to it.

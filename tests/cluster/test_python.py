@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Cluster, Project
+    from dev_cluster import Cluster, Project
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = (
