@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -19,7 +19,30 @@ from steelrail.config import schema
 from steelrail.errors import StoreError
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3 import S3Client
+
+_UNSIGNED = Config(s3={"payload_signing_enabled": False})
+
+
+class PartSigning:
+    """Whether the parts of an upload are signed with the SHA-256 of their bytes, most of an upload's CPU time.
+
+    Inside TLS they are not: a body has its CRC32. Over http they are until the server has answered one with its CRC32:
+    it compares that, as SeaweedFS does. One that knows no CRC32, as Ceph, compares the SHA-256 and goes on getting it.
+    """
+
+    def __init__(self) -> None:
+        self.heeded = False
+
+    def hear(self, parsed: Mapping[str, Any], **_: Any) -> None:
+        """Take note of an answer to a part: botocore's ``after-call`` event."""
+        self.heeded = self.heeded or "ChecksumCRC32" in parsed
+
+    def choose(self, request: AWSRequest, **_: Any) -> None:
+        """Leave the SHA-256 out where it is not needed: botocore's ``before-sign`` event."""
+        if self.heeded:
+            request.context["client_config"] = request.context["client_config"].merge(_UNSIGNED)
 
 
 class Connection:
@@ -32,6 +55,7 @@ class Connection:
         self._config, self._where, self._lock = config, where, threading.Lock()
         self._session = _session(config, where)
         self._client: S3Client | None = None
+        self._parts = PartSigning()
         self.generation = 0
 
     @property
@@ -40,7 +64,7 @@ class Connection:
         with self._lock:
             if self._client is None:
                 with _of_settings(self._config, self._where):
-                    self._client = _client(self._session, self._config)
+                    self._client = _client(self._session, self._config, self._parts)
             return self._client
 
     def renew(self) -> None:
@@ -80,7 +104,7 @@ def _keys(session: boto3.Session) -> object:
     return found and found.get_frozen_credentials()
 
 
-def _client(session: boto3.Session, config: schema.Store) -> S3Client:
+def _client(session: boto3.Session, config: schema.Store, parts: PartSigning) -> S3Client:
     """Return a client that repeats nothing itself and asks for no optional checksums."""
     options = Config(
         connect_timeout=config.timeout_seconds,
@@ -89,7 +113,7 @@ def _client(session: boto3.Session, config: schema.Store) -> S3Client:
         max_pool_connections=4 * store_transfer.THREADS,
         s3={
             "addressing_style": "path" if config.endpoint else "auto",
-            # Inside TLS a body has its CRC32 and needs no SHA-256 as well, which would be most of an upload's CPU time.
+            # See PartSigning.
             "payload_signing_enabled": (config.endpoint or "").startswith("http://"),
         },
         request_checksum_calculation="when_required",
@@ -97,4 +121,6 @@ def _client(session: boto3.Session, config: schema.Store) -> S3Client:
     )
     client = session.client("s3", endpoint_url=config.endpoint, config=options)
     client.meta.events.register("response-received.s3", ANSWERED.heard)
+    client.meta.events.register("after-call.s3.UploadPart", parts.hear)
+    client.meta.events.register("before-sign.s3.UploadPart", parts.choose)
     return client

@@ -46,9 +46,32 @@ def test_a_body_is_signed_where_nothing_else_protects_it_on_the_way(endpoint: st
     store._client.meta.events.register("before-send.s3", answer)
     store.put("key", b"body")
     (headers,) = sent
-    assert {"x-amz-content-sha256", "x-amz-checksum-crc32"} <= headers.keys()
+    assert "x-amz-checksum-crc32" in headers and signed_with(headers) == proof
+
+
+def signed_with(headers: dict[str, Any]) -> str:
     found = headers["x-amz-content-sha256"]
-    assert (found.decode() if isinstance(found, bytes) else found) == proof
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+@pytest.mark.parametrize(
+    ("answered", "second"),
+    [({"x-amz-checksum-crc32": "AAAAAA=="}, "UNSIGNED-PAYLOAD"), ({}, hashlib.sha256(b"two").hexdigest())],
+)
+def test_over_http_parts_are_signed_until_the_server_has_shown_that_it_compares_their_crc32(
+    answered: dict[str, str], second: str
+) -> None:
+    store, sent = Store.open(schema.Store(bucket="bucket", endpoint="http://127.0.0.1:9")), list[str]()
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        sent.append(signed_with({name.lower(): value for name, value in request.headers.items()}))
+        return AWSResponse(request.url, 200, {"ETag": '"e"', **answered}, Raw())
+
+    store._client.meta.events.register("before-send.s3", answer)
+    for number, data in enumerate((b"one", b"two"), start=1):
+        store._put_part("key", "upload", number, data)
+    store.put("whole", b"body")
+    assert sent == [hashlib.sha256(b"one").hexdigest(), second, hashlib.sha256(b"body").hexdigest()]
 
 
 UNFIT = {
