@@ -429,7 +429,7 @@ def simulated() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(clock, "sleep", lambda seconds: world().sim.pause(seconds))
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(store_transfer, "PART_BYTES", 64)
-        patch.setattr(store_transfer, "_in_parallel", lambda work, items: [work(item) for item in items])
+        patch.setattr(store_transfer, "in_parallel", lambda work, items, threads=1: [work(item) for item in items])
         logging.disable(logging.CRITICAL)
         try:
             yield patch

@@ -16,7 +16,7 @@ from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.layout import MANIFEST, StepId, receipt_name
 from steelrail.checkpoints.manifest import Manifest, digest, encode
 from steelrail.checkpoints.place import Emit, Home
-from steelrail.clients import clock
+from steelrail.clients import clock, store_transfer
 from steelrail.clients.store import MissingObjectError
 from steelrail.errors import BusyError, SteelrailError
 from steelrail.log import logger
@@ -25,6 +25,8 @@ from steelrail.units import show_bytes, show_seconds
 log = logger(__name__)
 REPEAT_SECONDS = 5.0
 RECEIPT_POLL_SECONDS = 0.5
+# Of big ones: one begins while the last parts of another are under way.
+FILES_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,16 @@ class Uploader:
 
     def _send(self, manifest: Manifest, done: set[str]) -> None:
         """Send this node's files, each once, and then its receipt."""
-        folder = self._home.folder(manifest.id)
-        for file in manifest.files_of(self._node_rank):
+        files = [file for file in manifest.files_of(self._node_rank) if file.name not in done]
+        at_once = FILES_AT_ONCE if sum(file.size_bytes > store_transfer.PART_BYTES for file in files) > 1 else 1
+
+        def send(name: str) -> None:
             self._require_wanted(manifest.id)
-            if file.name not in done:
-                self._home.store.put_file(self._home.object_key(manifest.id, file.name), folder / file.name)
-                done.add(file.name)
+            path, key = self._home.folder(manifest.id) / name, self._home.object_key(manifest.id, name)
+            self._home.store.put_file(key, path, store_transfer.THREADS // at_once)
+            done.add(name)
+
+        store_transfer.in_parallel(send, [file.name for file in files], at_once)
         receipt = json.dumps({"manifest": digest(manifest)}).encode()
         self._home.store.put(self._home.object_key(manifest.id, receipt_name(self._node_rank)), receipt)
 

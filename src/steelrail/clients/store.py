@@ -173,8 +173,8 @@ class Store:
 
         return self._call("put (if absent)", key, attempt)
 
-    def put_file(self, key: str, path: Path) -> int:
-        """Upload a file, in parallel parts when big; returns its bytes. What a failure leaves behind is aborted."""
+    def put_file(self, key: str, path: Path, threads: int = store_transfer.THREADS) -> int:
+        """Upload a file, when big in ``threads`` parts at once; returns its bytes. What a failure leaves is aborted."""
         with on_disk(path):
             size = path.stat().st_size
         if size <= store_transfer.PART_BYTES:
@@ -182,7 +182,7 @@ class Store:
                 data = path.read_bytes()
             self.put(key, data)
         else:
-            self._put_parts(key, path, size)
+            self._put_parts(key, path, size, threads)
         found = self.head(key)
         if found is None or found.size_bytes != size:
             now = "missing" if found is None else f"{found.size_bytes} bytes"
@@ -270,11 +270,11 @@ class Store:
 
         return self._call("get", key, read) if length else b""
 
-    def _put_parts(self, key: str, path: Path, size: int) -> None:
+    def _put_parts(self, key: str, path: Path, size: int, threads: int) -> None:
         begin = partial(self._client.create_multipart_upload, Bucket=self.bucket, Key=key, ChecksumAlgorithm="CRC32")
         upload_id = self._call("put", key, begin)["UploadId"]
         try:
-            parts = store_transfer.send(path, size, partial(self._put_part, key, upload_id))
+            parts = store_transfer.send(path, size, partial(self._put_part, key, upload_id), threads)
             self._call("put", key, partial(self._complete, key, upload_id, parts, size))
         except BaseException:
             # The failure itself is what the caller must hear, so a failing abort is left to ``abort_unfinished``.

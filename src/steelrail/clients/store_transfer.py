@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from steelrail.clients.disk import on_disk
 
+S = TypeVar("S")
 T = TypeVar("T")
 MIB = 2**20
 # Below 32 MiB malloc gives out the same memory again; above, the kernel clears new pages for every part.
@@ -64,7 +65,7 @@ def fetch(found: Found, path: Path, read: Callable[[str, int, int, str], bytes])
                 with on_disk(path):
                     _write_at(file.fileno(), data, span[0])
 
-            _in_parallel(copy, spans(found.size_bytes, PART_BYTES))
+            in_parallel(copy, spans(found.size_bytes, PART_BYTES))
             os.fsync(file.fileno())
         with on_disk(path):
             temporary.replace(path)
@@ -72,8 +73,8 @@ def fetch(found: Found, path: Path, read: Callable[[str, int, int, str], bytes])
         temporary.unlink(missing_ok=True)
 
 
-def send(path: Path, size_bytes: int, put: Callable[[int, bytes], T]) -> list[T]:
-    """Send a file part by part. Returns what ``put(number, data)`` returns of each, in order."""
+def send(path: Path, size_bytes: int, put: Callable[[int, bytes], T], threads: int) -> list[T]:
+    """Send a file part by part, ``threads`` at once. Returns what ``put(number, data)`` returns of each, in order."""
     step = part_bytes(size_bytes)
     with on_disk(path), path.open("rb") as file:
 
@@ -82,7 +83,7 @@ def send(path: Path, size_bytes: int, put: Callable[[int, bytes], T]) -> list[T]
                 data = os.pread(file.fileno(), span[1], span[0])
             return put(span[0] // step + 1, data)
 
-        return _in_parallel(copy, spans(size_bytes, step))
+        return in_parallel(copy, spans(size_bytes, step), threads)
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
@@ -92,9 +93,11 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _in_parallel(work: Callable[[tuple[int, int]], T], items: Iterable[tuple[int, int]]) -> list[T]:
+def in_parallel(work: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
     """Return ``work`` of each item in order; the first failure cancels what has not begun."""
-    with ThreadPoolExecutor(THREADS) as pool:
+    if threads == 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
             return [future.result() for future in futures]

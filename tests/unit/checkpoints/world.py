@@ -137,9 +137,9 @@ def last_flush(checkpoints: Checkpoints, lead_seconds: float, steps: int, beat: 
 def slow_store(store: Store, seconds: float) -> None:
     real = store.put_file
 
-    def slow(key: str, path: Path) -> int:
+    def slow(key: str, path: Path, threads: int) -> int:
         time.sleep(seconds)
-        return real(key, path)
+        return real(key, path, threads)
 
     store.put_file = slow  # type: ignore[method-assign]
 
