@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import random
 import signal
 import statistics
@@ -101,11 +102,12 @@ class Chaos:
 
 
 def pids(name: Callable[[str], bool], command: str) -> list[int]:
-    """Processes of the jobs whose name and command line are so."""
-    found = []
-    for path in Path("/proc").iterdir():
+    """Processes of the user's jobs whose name and command line are so; others' runs are left alone."""
+    found, user = [], pwd.getpwnam("steelrail").pw_uid
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if path.name.isdigit() and command in (path / "cmdline").read_text() and name((path / "comm").read_text()):
+            mine = path.stat().st_uid == user and command in (path / "cmdline").read_text()
+            if mine and name((path / "comm").read_text()):
                 found.append(int(path.name))
         except OSError:
             continue
