@@ -107,6 +107,7 @@ def context_of(run: Run, folder: RunFolder, state: TrainState, start_step: int) 
         batches=lambda start: batches_of(run, start),
         heldout=(),
         before_change=lambda: None,
+        roll_back=lambda step, why: None,
         save=lambda step, heldout_loss: save(run, state, folder.root, step),
         beat=lambda step, doing: None,
         stop_requested=lambda: False,

@@ -26,6 +26,7 @@ _NEEDED = {
     "enter": ("category",),
     "step": ("step", "start", "seconds", "tokens"),
     "durable": ("step", "where"),
+    "rolled_back": ("step", "at_most", "why"),
     "end": ("exit_code", "reason"),
 }
 Kind = Literal[
@@ -35,6 +36,7 @@ Kind = Literal[
     "durable",
     "copied",
     "restore",
+    "rolled_back",
     "staged",
     "check",
     "heldout",
@@ -59,6 +61,8 @@ class Event:
     - copied: ``step``, ``epoch``, ``bytes``, ``seconds``: this node's second copy of the files of node ``of``
     - restore: ``step``, ``epoch``, ``where`` (nvme, peer or store: the farthest that any rank read from), ``seconds``,
       ``bytes`` (by nvme, peer and store: what this rank brought of its node's files, each brought by one of its ranks)
+    - rolled_back: ``step`` (the bad one), ``at_most`` (the next attempt resumes from no later step), ``first`` (updates
+      of the steps from this one to the bad one are left out), ``why``; rank 0 alone, before the attempt ends
     - staged: ``bytes``, ``files``; check: ``ok``, ``detail``
     - heldout: ``step``, ``loss``; note: ``text``
     - drill: ``where``, ``start`` (Unix s), ``seconds`` of a wait put in on purpose, written when it is over

@@ -20,6 +20,7 @@ class Ending(StrEnum):
     NODE_FAILURE = "node_failure"
     JOB_ERROR = "job_error"
     STALLED = "stalled"
+    ROLLED_BACK = "rolled_back"
     STOPPED = "stopped"
     BUDGET = "budget"
     CANCELLED = "cancelled"

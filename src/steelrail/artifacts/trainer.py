@@ -18,7 +18,11 @@ EXIT_DONE = 0
 EXIT_ERROR = 1
 # Above any SteelrailError exit code and below 128 + signal, so that no two meanings share a number.
 EXIT_SAVED = 75  # asked to save by a signal: state is on NVMe (and in the store where time allowed)
+EXIT_ROLLED_BACK = 76  # met a bad step: the next attempt resumes before it, without some steps' updates
 EXIT_FULL = 77  # the results folder's file system takes no more bytes, so that nothing else can be said there
+
+# What all ranks of an attempt agree on and say together: no rank failed.
+CLEAN_EXITS = (EXIT_DONE, EXIT_SAVED, EXIT_ROLLED_BACK)
 
 
 def exit_code_of(error: BaseException) -> int:

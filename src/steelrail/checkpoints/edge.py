@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
 
-from steelrail.checkpoints import retention
+from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.buddy import Copier, newest_held
 from steelrail.checkpoints.layout import StepId, local_root
+from steelrail.checkpoints.lineage import Rollback
 from steelrail.checkpoints.manifest import Manifest, Plain
 from steelrail.checkpoints.peers import Peers, meet
 from steelrail.checkpoints.place import Emit, Home, no_beat
@@ -47,14 +48,16 @@ def open_checkpoints(
     emit: Emit,
     timeout_seconds: float = TIMEOUT_SECONDS,
     beat: Callable[[], None] = no_beat,
+    back_steps: int = 0,
 ) -> Checkpoints:
     """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
 
     ``nvme`` is ``clients.disk.node_root``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` a decision.
     ``beat`` is called for every file of a restore, and every few seconds of a wait: a sign of life.
+    ``back_steps``: how far before a bad step a roll back may have to go; what it may need is kept.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat)
+    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat, back_steps)
     ranks = Ranks(place, group)
     ranks.agree(lambda: private_folder(home.local))
     return Checkpoints(home, ranks, emit, timeout_seconds, meet(home, ranks))
@@ -107,9 +110,14 @@ class Checkpoints:
         """Saves on NVMe that are newer than the newest durable one."""
         return len(self._not_durable)
 
-    def restore(self, state: Nested, known: int = 0) -> RestoredFrom | None:
+    def rollbacks(self) -> tuple[Rollback, ...]:
+        """Return what attempts before this one decided at bad steps: the same on every rank. Before ``restore``."""
+        home = self._home
+        return self._ranks.from_rank(0, lambda: fence.rollbacks(home.store, home.run, home.key))
+
+    def restore(self, state: Nested, known: int = 0, rollbacks: Sequence[Rollback] = ()) -> RestoredFrom | None:
         """Fill ``state`` in place and return what it is, or none to start from step 0. See ``restore.restore``."""
-        restored = restore(self._home, self._ranks, self._peers, flatten(state), known)
+        restored = restore(self._home, self._ranks, self._peers, flatten(state), known, rollbacks)
         self._copy.prepare(flatten(state))
         if restored is None:
             return None
@@ -144,6 +152,15 @@ class Checkpoints:
         stall_seconds = clock.monotonic() - began
         self._emit("save", step=step, bytes=local_bytes(copied), stall_seconds=stall_seconds)
         return stall_seconds
+
+    def roll_back(self, step: int, at_most: int, first: int, why: str) -> None:
+        """Have the next attempts go back before a bad ``step``: see ``lineage.Rollback``. Durable when this returns.
+
+        The save under way is written first. Raises what ``save`` raises; ``StoreError`` also where nothing is recorded.
+        """
+        self._settle(self._timeout_seconds)
+        home, decided = self._home, Rollback(self._home.epoch, step, at_most, first, why)
+        self._ranks.from_rank(0, lambda: fence.record_rollback(home.store, home.run, home.key, decided))
 
     def before_change(self) -> None:
         """Order what a GPU does next after its copy for the last save. Called before the state changes, always."""

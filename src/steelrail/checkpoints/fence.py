@@ -1,7 +1,8 @@
 """Fencing: of all attempts that were ever started, only the newest may commit a checkpoint.
 
 A claim is one conditional PUT, so that two attempts never share an epoch. Beside the fence lie what its attempt resumed
-from (``lineage``) and its first commit (evidence that there were checkpoints, should they ever all be gone).
+from (``lineage``), its first commit (evidence that there were checkpoints, should they ever all be gone), and what it
+decided at a bad step.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from steelrail.checkpoints.layout import StepId, fence_name, parse_fence
-from steelrail.checkpoints.lineage import Resumed
+from steelrail.checkpoints.lineage import Resumed, Rollback
 from steelrail.clients import clock
 from steelrail.clients.store import Store
 from steelrail.errors import BusyError, CheckpointError, StoreError, must
@@ -60,6 +64,22 @@ def record_commit(store: Store, run: str, key: str, epoch: int, saved: StepId) -
     store.put_if_absent(store.key(run, key, "fence", fence_name(epoch, "committed")), data)
 
 
+def record_rollback(store: Store, run: str, key: str, decided: Rollback) -> None:
+    """Write down that the attempt of ``decided.epoch`` rolls back. Raises ``BusyError`` where it is not the newest.
+
+    Two that come between that look and the record cannot spoil anything: what the newer one resumed from counts more.
+    """
+    require_newest(store, run, key, decided.epoch)
+    fields = {name: value for name, value in asdict(decided).items() if name != "epoch"}
+    _write_once(store, run, key, decided.epoch, "rollback", fields)
+
+
+def rollbacks(store: Store, run: str, key: str) -> tuple[Rollback, ...]:
+    """Return what each attempt that rolled back decided, by epoch."""
+    epochs = sorted(epoch for epoch, kind in _listed(store, run, key) if kind == "rollback")
+    return tuple(_rollback(store, store.key(run, key, "fence", fence_name(one, "rollback")), one) for one in epochs)
+
+
 def resumes(store: Store, run: str, key: str) -> tuple[Resumed, ...]:
     """Return what each attempt started from, by epoch."""
     found = _records(store, run, key, "resume")
@@ -71,7 +91,7 @@ def commits(store: Store, run: str, key: str) -> tuple[StepId, ...]:
     return tuple(place for _, place in _records(store, run, key, "committed"))
 
 
-def _write_once(store: Store, run: str, key: str, epoch: int, kind: str, fields: dict[str, int]) -> None:
+def _write_once(store: Store, run: str, key: str, epoch: int, kind: str, fields: Mapping[str, int | str]) -> None:
     name, data = store.key(run, key, "fence", fence_name(epoch, kind)), json.dumps(fields).encode()
     if not store.put_if_absent(name, data) and store.get(name) != data:
         do = "start a new attempt, which claims a fence of its own"
@@ -84,10 +104,23 @@ def _records(store: Store, run: str, key: str, kind: str) -> list[tuple[int, Ste
 
 
 def _read(store: Store, name: str) -> StepId:
-    """Return a record's step and epoch. One that cannot be read stops the run: without it the lineage is unknown."""
-    try:
+    with _record(name):
         fields: Any = json.loads(store.get(name))
         return StepId(int(fields["step"]), int(fields["epoch"]))
+
+
+def _rollback(store: Store, name: str, epoch: int) -> Rollback:
+    with _record(name):
+        fields: Any = json.loads(store.get(name))
+        steps = {field: int(fields[field]) for field in ("step", "at_most", "first")}
+        return Rollback(epoch, **steps, why=str(fields["why"]))
+
+
+@contextmanager
+def _record(name: str) -> Iterator[None]:
+    """A record that cannot be read stops the run: without it the lineage is unknown."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(must("fence record", "valid JSON", "torn", name, "restore it from a backup")) from error
 

@@ -1,7 +1,7 @@
 """Which checkpoints of the store are kept, and why. Pure.
 
-Kept are the newest, the first of every so many steps, and the best by held-out loss; never is the last provable one
-let go, and nothing goes while nothing is provable.
+Kept are the newest, the first of every so many steps, the best by held-out loss, and what a roll back may need; never
+is the last provable one let go, and nothing goes while nothing is provable.
 """
 
 from __future__ import annotations
@@ -56,8 +56,13 @@ def heldout_loss_of(extra: Mapping[str, Plain]) -> float | None:
     return loss if isinstance(loss, float) else None
 
 
-def why_kept(losses: Mapping[StepId, float | None], rules: schema.Checkpoints) -> dict[StepId, str]:
-    """Return which of some provable checkpoints are kept, and why; ``losses``: each with its held-out loss, if any."""
+def why_kept(
+    losses: Mapping[StepId, float | None], rules: schema.Checkpoints, back_steps: int = 0
+) -> dict[StepId, str]:
+    """Return which of some provable checkpoints are kept, and why; ``losses``: each with its held-out loss, if any.
+
+    ``back_steps``: a roll back of a bad step after the newest must find one at least so many good steps before it.
+    """
     newest_first = sorted(losses, reverse=True)
     reasons: dict[StepId, list[str]] = {}
     for which in newest_first[: rules.keep_last]:
@@ -68,6 +73,8 @@ def why_kept(losses: Mapping[StepId, float | None], rules: schema.Checkpoints) -
         reasons.setdefault(which, []).append(f"first of {rules.keep_every_steps} steps")
     for which, loss in _best({which: losses[which] for which in steps.values()}, rules.keep_best):
         reasons.setdefault(which, []).append(f"best {rules.keep_best} by held-out loss ({loss:.4f})")
+    for which in _for_roll_back(newest_first, back_steps):
+        reasons.setdefault(which, []).append(f"a roll back by {back_steps} steps may need it")
     return {which: ", ".join(said) for which, said in reasons.items()}
 
 
@@ -77,6 +84,7 @@ def judge(
     epoch: int,
     rules: schema.Checkpoints,
     abandoned_before: float = -math.inf,
+    back_steps: int = 0,
 ) -> tuple[Verdict, ...]:
     """Return what becomes of every folder, newest first, in the eyes of the attempt of ``epoch``.
 
@@ -86,7 +94,7 @@ def judge(
     losses = {one.which: one.heldout_loss for one in held if one.fault is None and not is_void(one.which, resumed)}
     if not losses:
         return tuple(_verdict(one, resumed, "nothing can be proved, so nothing goes") for one in _newest_first(held))
-    kept, newest = why_kept(losses, rules), sorted(losses, reverse=True)[: rules.keep_last]
+    kept, newest = why_kept(losses, rules, back_steps), sorted(losses, reverse=True)[: rules.keep_last]
     found = []
     for one in _newest_first(held):
         why = kept.get(one.which) or _why_spared(one, resumed, epoch, newest, abandoned_before)
@@ -126,6 +134,15 @@ def _why_gone(one: Held, resumed: Sequence[Resumed], rules: schema.Checkpoints) 
 
 def _newest_first(held: Sequence[Held]) -> list[Held]:
     return sorted(held, key=lambda one: one.which, reverse=True)
+
+
+def _for_roll_back(newest_first: Sequence[StepId], back_steps: int) -> list[StepId]:
+    """Return those less than ``back_steps`` before the newest, and the next: each may become what to go back to."""
+    if back_steps == 0 or not newest_first:
+        return []
+    oldest = newest_first[0].step - back_steps
+    young = [which for which in newest_first if which.step > oldest]
+    return list(newest_first[: len(young) + 1])
 
 
 def _first_of_each(steps: Mapping[int, StepId], every: int) -> list[StepId]:

@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 LOCAL_COMMIT = "local.json"
 METADATA = ".metadata"
 _FOLDER = re.compile(r"(\d{10})-(\d{8})")
-_FENCE = re.compile(r"(\d{8})(|\.resume|\.committed)\.json")
+_FENCE = re.compile(r"(\d{8})(|\.resume|\.committed|\.rollback)\.json")
 _FILE = re.compile(r"__\d+_\d+\.distcp|\.metadata")
 
 
@@ -40,7 +40,7 @@ def parse_folder(name: str) -> StepId | None:
 
 
 def fence_name(epoch: int, kind: str = "") -> str:
-    """Return the name of a fence, or of its ``resume`` or ``committed`` record."""
+    """Return the name of a fence, or of its ``resume``, ``committed`` or ``rollback`` record."""
     return f"{epoch:08d}{'.' if kind else ''}{kind}.json"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -154,7 +155,20 @@ def _fault(one: Candidate, resumed: Sequence[Resumed]) -> str | None:
     return None if one.in_store or one.on_nodes else "is on NVMe only, and not all of it on the present nodes"
 
 
-def must_not_start_over(view: StoreView, tried: Sequence[Candidate]) -> bool:
-    """Whether there were checkpoints, so that starting from step 0 would lose work unsaid. Pure."""
-    committed = any(not is_void(which, view.resumed) for which in view.committed)
-    return committed or bool(tried) or any(one.step > 0 for one in view.resumed)
+def old_enough(found: Sequence[Candidate], at_most: int | None) -> tuple[list[Candidate], list[str]]:
+    """Return those of step ``at_most`` or before (none: all), and why the rest may not be resumed from. Pure."""
+    young = [one for one in found if at_most is not None and one.manifest.step > at_most]
+    reasons = [f"{one.manifest.id.folder}: a bad step was rolled back to step {at_most} or before" for one in young]
+    return [one for one in found if one not in young], reasons
+
+
+def must_not_start_over(view: StoreView, tried: Sequence[Candidate], at_most: int | None = None) -> bool:
+    """Whether there were checkpoints, so that starting from step 0 would lose work unsaid. Pure.
+
+    ``at_most``: those of later steps are rolled back, lost on purpose. The first commit of an attempt is its oldest.
+    """
+    limit = math.inf if at_most is None else at_most
+    committed = any(which.step <= limit and not is_void(which, view.resumed) for which in view.committed)
+    # An attempt that began from scratch after others had resumed did so by this very rule.
+    last = max(view.resumed, key=lambda one: one.epoch, default=None)
+    return committed or bool(tried) or (last is not None and 0 < last.step <= limit)

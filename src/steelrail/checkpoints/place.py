@@ -26,7 +26,10 @@ def no_beat() -> None:
 
 @dataclass(frozen=True)
 class Home:
-    """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt. ``beat``: sign of life."""
+    """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt. ``beat``: sign of life.
+
+    ``back_steps``: so far before a bad step a roll back may have to go (``keep``).
+    """
 
     store: Store
     run: str
@@ -35,6 +38,7 @@ class Home:
     local: Path
     settings: schema.Checkpoints
     beat: Callable[[], None] = no_beat
+    back_steps: int = 0
 
     def folder(self, which: StepId) -> Path:
         """Return a checkpoint's folder on NVMe."""

@@ -8,7 +8,7 @@ over: the same files under this attempt's epoch, to be uploaded like any save.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from steelrail.checkpoints import fence
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.bring import Read, Sources, bring_all, bring_from_store, bring_near, require_digest
 from steelrail.checkpoints.layout import LOCAL_COMMIT, METADATA, StepId
+from steelrail.checkpoints.lineage import Rollback, newest_allowed
 from steelrail.checkpoints.manifest import Manifest, Plain, encode, rank_state, rehome
 from steelrail.checkpoints.newest import (
     Candidate,
@@ -28,6 +29,7 @@ from steelrail.checkpoints.newest import (
     StoreView,
     candidates,
     must_not_start_over,
+    old_enough,
     survey_node,
     survey_store,
 )
@@ -66,9 +68,16 @@ class RestoredFrom:
 
 
 def restore(
-    home: Home, ranks: Ranks, peers: Peers | None, state: State, known: int = 0
+    home: Home,
+    ranks: Ranks,
+    peers: Peers | None,
+    state: State,
+    known: int = 0,
+    rollbacks: Sequence[Rollback] = (),
 ) -> tuple[RestoredFrom, Manifest] | None:
     """Fill ``state`` in place from the newest provable checkpoint; returns none when this key never had one.
+
+    After a roll back: the newest that is old enough, and none when the key never had one of that age.
 
     The manifest is of this attempt's epoch when the checkpoint was on NVMe only: then it wants to be uploaded.
     ``known``: a step that the caller knows was durable once (0: of none), whatever the store says now.
@@ -79,6 +88,9 @@ def restore(
     began = clock.monotonic()
     view = ranks.from_rank(0, lambda: survey_store(home.store, home.run, home.key))
     tried, reasons = candidates(view, _survey_nodes(home, ranks))
+    at_most = newest_allowed(rollbacks, view.resumed)
+    tried, too_young = old_enough(tried, at_most)
+    reasons += too_young
     for candidate in tried:
         try:
             manifest, read = _restore_one(home, ranks, peers, state, candidate)
@@ -88,7 +100,7 @@ def restore(
             continue
         _record(home, ranks, candidate.manifest.id)
         return _restored(ranks, manifest, read, clock.monotonic() - began, reasons), manifest
-    _require_fresh(home, view, tried, reasons, known)
+    _require_fresh(home, view, tried, reasons, known, at_most)
     _record(home, ranks, None)
     return None
 
@@ -122,8 +134,10 @@ def _restored(ranks: Ranks, manifest: Manifest, read: Read, seconds: float, reas
     )
 
 
-def _require_fresh(home: Home, view: StoreView, tried: list[Candidate], reasons: list[str], known: int) -> None:
-    if known > 0 or must_not_start_over(view, tried):
+def _require_fresh(
+    home: Home, view: StoreView, tried: list[Candidate], reasons: list[str], known: int, at_most: int | None
+) -> None:
+    if known > 0 or must_not_start_over(view, tried, at_most):
         said = "; ".join(reasons) or ("every manifest is gone" + (f", step {known} was durable" if known else ""))
         do = "restore the store's objects, or give the run another name to start over"
         where = home.store.key(home.run, home.key, "steps")

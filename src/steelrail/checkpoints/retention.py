@@ -39,7 +39,9 @@ def sweep_store(home: Home, durable: StepId) -> None:
     if all(one.which != durable or one.fault is not None for one in held):
         log.warning("nothing is removed from the store: %s cannot be proved there", durable.folder)
         return
-    remove(store, run, key, home.epoch, judge(held, fence.resumes(store, run, key), home.epoch, home.settings))
+    resumed = fence.resumes(store, run, key)
+    verdicts = judge(held, resumed, home.epoch, home.settings, back_steps=home.back_steps)
+    remove(store, run, key, home.epoch, verdicts)
     store.abort_unfinished(steps_prefix(store, run, key), clock.now() - STALE_UPLOAD_SECONDS)
 
 

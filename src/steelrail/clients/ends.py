@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steelrail.artifacts.files import on_results
 from steelrail.artifacts.reading import parsed, reading
-from steelrail.artifacts.trainer import EXIT_SAVED
+from steelrail.artifacts.trainer import CLEAN_EXITS
 from steelrail.clients.process import oom_kills
 from steelrail.formats.srun import TaskEnd, parse_task_ends
 
@@ -57,7 +57,7 @@ def merge_ends(
     found: list[TaskEnd] = []
     for node in order:
         own, whole = nodes.get(node, ()), seen.get(node)
-        if not own and whole is not None and whole.exit_code != EXIT_SAVED:
+        if not own and whole is not None and whole.exit_code not in CLEAN_EXITS:
             own = (replace(whole, rank=node * ranks_per_node),)
         if any(end.rank == node and end.out_of_memory for end in processes):
             own = tuple(replace(end, how=_OUT_OF_MEMORY) if end.killed else end for end in own)

@@ -73,7 +73,8 @@ def _bad_steps(settings: BadStep) -> dict[str, Any]:
     if settings.policy == "stop":
         return {}
     spikes = {"spike_factor", "spike_window"} if settings.spike_factor is not None else set()
-    return {"bad_step": settings.model_dump(mode="json", include={"policy"} | spikes)}
+    windows = {"back_steps", "leave_out_steps"} if settings.policy == "roll_back" else set()
+    return {"bad_step": settings.model_dump(mode="json", include={"policy"} | spikes | windows)}
 
 
 def _key(stage: str, view: dict[str, Any]) -> str:

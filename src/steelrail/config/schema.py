@@ -368,8 +368,10 @@ class Optimizer(Section):
 class BadStep(Section):
     """What follows a step whose loss or gradient is not finite, or whose loss is a spike."""
 
-    policy: Literal["stop", "skip"] = Field(
-        default="stop", description="Stop the run, or leave that step's update out and go on (another training key)."
+    policy: Literal["stop", "skip", "roll_back"] = Field(
+        default="stop",
+        description="Stop the run; or leave that step's update out and go on; or resume from before it and leave out "
+        "the updates that led to it (skip and roll_back: another training key).",
     )
     spike_factor: float | None = Field(
         default=None, gt=1, le=1e6, description="A loss above this many medians of the last ones is bad (none: never)."
@@ -380,7 +382,36 @@ class BadStep(Section):
         le=1000,
         description="Losses of good steps in that median; before there are as many, no spike.",
     )
-    limit: int = Field(default=10, ge=1, le=10_000, description="Steps left out in the whole run, before it stops.")
+    limit: int = Field(
+        default=10,
+        ge=1,
+        le=10_000,
+        description="Steps left out (skip), or times rolled back (roll_back), in the whole run, before it stops.",
+    )
+    back_steps: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Good steps before the bad one that roll_back makes again at least (0: the newest checkpoint). "
+        "Checkpoints that this may need are kept in the store.",
+    )
+    leave_out_steps: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_001,
+        description="Steps whose updates roll_back leaves out: the bad one and those before it, at most back_steps.",
+    )
+
+    @model_validator(mode="after")
+    def _window(self) -> Self:
+        if self.policy != "roll_back" and (self.back_steps, self.leave_out_steps) != (0, 1):
+            raise ValueError("back_steps and leave_out_steps must be left unset, or policy be roll_back")
+        if self.leave_out_steps > self.back_steps + 1:
+            raise ValueError(
+                f"leave_out_steps must be at most back_steps + 1 = {self.back_steps + 1}, "
+                f"is {self.leave_out_steps}: what lies in the checkpoint cannot be left out; raise back_steps"
+            )
+        return self
 
 
 class Train(Section):

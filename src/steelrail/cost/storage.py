@@ -57,10 +57,14 @@ def heldout_losses(events: Iterable[Event]) -> dict[int, float]:
 
 
 def stored(
-    sizes: Mapping[int, int], losses: Mapping[int, float], rules: schema.Checkpoints, shard_bytes: int
+    sizes: Mapping[int, int],
+    losses: Mapping[int, float],
+    rules: schema.Checkpoints,
+    shard_bytes: int,
+    back_steps: int = 0,
 ) -> Stored:
     """Return what stays in the store by the run's rules. ``sizes``, ``losses``: bytes and held-out loss by step."""
-    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules)
+    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules, back_steps)
     return Stored(sum(sizes[which.step] for which in kept), len(kept), shard_bytes)
 
 

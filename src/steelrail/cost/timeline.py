@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from steelrail.artifacts.events import Event
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED
+from steelrail.artifacts.trainer import CLEAN_EXITS
 from steelrail.config.schema import Category
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-CLEAN_EXITS = (EXIT_DONE, EXIT_SAVED)
 
 
 @dataclass(frozen=True)

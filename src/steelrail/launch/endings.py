@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_SAVED
+from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_ROLLED_BACK, EXIT_SAVED
 from steelrail.formats.srun import TaskEnd
 
 # What a healthy rank raises because another one is gone: never the cause.
@@ -77,7 +77,7 @@ class Observed:
 
     ``exits`` maps ranks to the exit code that they announced; a killed rank announced none. ``asked`` says what we told
     the ranks to save for. ``terminated``: the job as a whole was sent TERM. ``near_limit``: the time limit is within
-    the lead. ``lived``: some rank came as far as its own first word.
+    the lead. ``lived``: some rank came as far as its own first word. ``bad_step``: why it was rolled back, in words.
     """
 
     world_size: int
@@ -93,6 +93,7 @@ class Observed:
     lived: bool = True
     full: bool = False
     starter_killed: str | None = None
+    bad_step: str | None = None
 
     @property
     def ran_full(self) -> bool:
@@ -119,7 +120,7 @@ class Verdict:
 
 def judge(seen: Observed) -> Verdict:
     """Return why the attempt ended."""
-    if len(seen.exits) == seen.world_size and set(seen.exits.values()) == {EXIT_DONE}:
+    if _all_said(seen, {EXIT_DONE}):
         return Verdict(Ending.DONE, "all steps are done", EXIT_DONE)
     if seen.ran_full:
         # Whatever else was said or left unsaid: half of it may be missing.
@@ -131,6 +132,8 @@ def judge(seen: Observed) -> Verdict:
         return Verdict(Ending.NODE_FAILURE, f"Slurm lost {names}", seen.exit_code, seen.lost_nodes[0])
     if _saved(seen):
         return _asked(seen)
+    if _all_said(seen, {EXIT_ROLLED_BACK}):
+        return _rolled_back(seen)
     # A rank that fell over while the job was being taken down says nothing about the code.
     if seen.terminated and not _own_fault(seen):
         return Verdict(Ending.PREEMPTION, "the job was told to end before every rank had saved", seen.exit_code)
@@ -164,9 +167,21 @@ def close(state: str | None, requeued: bool) -> Verdict:
     return Verdict(Ending.UNKNOWN, f"Slurm says {state or 'nothing'} of this segment")
 
 
+def _all_said(seen: Observed, codes: set[int]) -> bool:
+    """Whether every rank said one of these exit codes, and none said anything else."""
+    return len(seen.exits) == seen.world_size and set(seen.exits.values()) <= codes
+
+
 def _saved(seen: Observed) -> bool:
-    """Whether every rank said that it saved (or was done) and none said anything else."""
-    return len(seen.exits) == seen.world_size and set(seen.exits.values()) <= {EXIT_SAVED, EXIT_DONE}
+    """Whether every rank said that it saved (or was done)."""
+    return _all_said(seen, {EXIT_SAVED, EXIT_DONE})
+
+
+def _rolled_back(seen: Observed) -> Verdict:
+    """What was asked of the run counts more: the roll back waits in the store for whichever attempt is next."""
+    if seen.terminated or seen.asked in ("stop", "budget"):
+        return _asked(seen, ", and a bad step was rolled back")
+    return Verdict(Ending.ROLLED_BACK, f"a bad step: {seen.bad_step or 'see the notes'}", EXIT_ROLLED_BACK)
 
 
 def _asked(seen: Observed, but: str = "") -> Verdict:

@@ -18,7 +18,9 @@ from steelrail.units import show_seconds
 # Llama 3 (arXiv 2407.21783, section 3.3.4): 419 unplanned interruptions in 54 days on 16,384 GPUs.
 GPU_SECONDS_PER_FAILURE = 54 * 86_400 * 16_384 / 419
 # No notice, or one too short to reach the store: the work since the last checkpoint is lost.
-_UNPLANNED = frozenset((Ending.NODE_FAILURE, Ending.JOB_ERROR, Ending.STALLED, Ending.PREEMPTION, Ending.UNKNOWN))
+_UNPLANNED = frozenset(
+    (Ending.NODE_FAILURE, Ending.JOB_ERROR, Ending.STALLED, Ending.PREEMPTION, Ending.ROLLED_BACK, Ending.UNKNOWN)
+)
 _STALLS = 5
 _TOLD_CHANGE = 0.2
 

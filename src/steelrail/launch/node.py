@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from steelrail import log
 from steelrail.artifacts.files import on_results
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_SAVED, exit_code_of
+from steelrail.artifacts.trainer import CLEAN_EXITS, EXIT_DONE, EXIT_ERROR, EXIT_FULL, exit_code_of
 from steelrail.clients import clock, process
 from steelrail.clients.ends import ends_file, write_end
 from steelrail.clients.ranks import NODE_STARTED, RankPlace, rank_place
@@ -236,7 +236,7 @@ def _notice(node: Node, one: Member) -> None:
         return
     code = os.waitstatus_to_exitcode(status)
     one.code = 128 - code if code < 0 else code
-    if code in (0, EXIT_SAVED):
+    if code in CLEAN_EXITS:
         return
     how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"Signal {-code}"
     if node.taken_down and code == -signal.SIGKILL:

@@ -2,7 +2,8 @@
 
 Progress means that the newest durable checkpoint advanced. Failures of ours without progress are bounded: so many
 restarts inside the allocation, then one requeue without the culprit, then the run stops with the reason. What Slurm
-does to us (preemption, a lost node, a requeue by hand) is answered by going on, as often as it happens.
+does to us (preemption, a lost node, a requeue by hand) is answered by going on, as often as it happens. So is a bad
+step that was rolled back: ``train.bad_step.limit`` bounds those.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def decide(past: Sequence[Past], limits: Launch, room: bool = True, spares: int 
         return Decision(Action.STOP, f"the run was {last.ending.value}")
     if last.ending is Ending.WALLTIME:
         return _after_walltime(past, limits, room)
+    if last.ending is Ending.ROLLED_BACK:
+        return Decision(Action.RESTART if room else Action.REQUEUE, "rolled_back: going on from before the bad step")
     if last.ending is Ending.NODE_FAILURE and spares >= 0 and room:
         return Decision(Action.RESTART, "node_failure: a spare node takes the lost one's place", last.culprit)
     if last.ending not in _OURS:

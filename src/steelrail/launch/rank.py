@@ -18,7 +18,7 @@ from pathlib import Path
 from steelrail import log
 from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.files import write_whole
-from steelrail.artifacts.trainer import EXIT_DONE, EXIT_SAVED, RunFolder, exit_code_of
+from steelrail.artifacts.trainer import CLEAN_EXITS, EXIT_DONE, EXIT_ROLLED_BACK, EXIT_SAVED, RunFolder, exit_code_of
 from steelrail.clients import clock, process
 from steelrail.clients.ranks import EPOCH, NODE_STARTED, RankPlace, master, rank_place
 from steelrail.config.drills import drill_at
@@ -103,9 +103,14 @@ def _live(
     probe_node(run, frozen, folder, place)
     pulse.beat(None, "imports")
     from steelrail.launch.rank_train import train_rank
+    from steelrail.train.context import Outcome
 
-    saved = train_rank(rank, master())
-    return (EXIT_SAVED, f"saved on {ears.heard.name if ears.heard else 'a signal'}") if saved else (EXIT_DONE, "done")
+    signalled = f"saved on {ears.heard.name if ears.heard else 'a signal'}"
+    return {
+        Outcome.DONE: (EXIT_DONE, "done"),
+        Outcome.SAVED_ON_SIGNAL: (EXIT_SAVED, signalled),
+        Outcome.ROLLED_BACK: (EXIT_ROLLED_BACK, "rolled back"),
+    }[train_rank(rank, master())]
 
 
 def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:
@@ -151,7 +156,7 @@ def _end(events: EventWriter, code: int, reason: str) -> None:
     """Say the exit code, then let all ranks leave together: srun ends the others when one leaves with another code."""
     events.write("end", exit_code=code, reason=reason)
     events.close()
-    if code in (EXIT_DONE, EXIT_SAVED):
+    if code in CLEAN_EXITS:
         from steelrail.launch.rank_train import leave
 
         leave()

@@ -17,6 +17,7 @@ from steelrail import log
 from steelrail.artifacts.files import read_artifact, results_folder
 from steelrail.artifacts.shards import DataShard, ShardsManifest
 from steelrail.checkpoints.edge import Checkpoints
+from steelrail.checkpoints.lineage import left_out
 from steelrail.clients import clock
 from steelrail.clients.ranks import Master
 from steelrail.clients.store import Store
@@ -27,7 +28,7 @@ from steelrail.launch.inputs import admitting_fabric
 from steelrail.launch.interval import Rhythm, mtbf
 from steelrail.launch.lead import MARGIN_SECONDS, flush_seconds, lead_seconds
 from steelrail.launch.meet import CulpritError, check_company, join, take_device
-from steelrail.launch.resume import resume, said_of_a_save
+from steelrail.launch.resume import Resumed, resume, roll_back, said_of_a_save
 from steelrail.shards.loader import (
     Batch,
     HeldoutBatch,
@@ -78,8 +79,8 @@ class Data:
     staging: Staging
 
 
-def train_rank(rank: Rank, at: Master) -> bool:
-    """Take part in training to its end; return whether that was a save on a signal, not the last step."""
+def train_rank(rank: Rank, at: Master) -> Outcome:
+    """Take part in training to its end; return what that was."""
     device = take_device(rank.run, rank.place)
     # NCCL reads them once, when the first group of ranks is made.
     os.environ.update({**flight.VARIABLES, **os.environ, **pinned(rank.run, os.environ)})
@@ -94,15 +95,15 @@ def train_rank(rank: Rank, at: Master) -> bool:
     rank.events.enter("startup")
     rank.pulse.beat(None, "build")
     state = build(rank.run, device)
-    checkpoints, start_step = resume(rank, state, device)
-    heldout = _finish_staging(rank, data, start_step)
+    resumed = resume(rank, state, device)
+    heldout = _finish_staging(rank, data, resumed.step)
     for category in ("idle", "lost", "unattributed"):
         if any(drill.where == category for drill in rank.run.drills):
             rank.enter(category, "drill")
-    context = _context(rank, device, state, checkpoints, data, heldout, start_step)
+    context = _context(rank, device, state, data, heldout, resumed)
     outcome = train(context, state)
-    _flush(rank, checkpoints, outcome)
-    return outcome is Outcome.SAVED_ON_SIGNAL
+    _flush(rank, resumed.checkpoints, outcome)
+    return outcome
 
 
 def leave() -> None:
@@ -179,12 +180,11 @@ def _context(
     rank: Rank,
     device: torch.device,
     state: TrainState,
-    checkpoints: Checkpoints,
     data: Data,
     heldout: Sequence[HeldoutBatch],
-    start_step: int,
+    resumed: Resumed,
 ) -> TrainContext:
-    run, place = rank.run, rank.place
+    run, place, checkpoints = rank.run, rank.place, resumed.checkpoints
     tokens = run.train.global_batch_sequences * run.train.sequence_tokens
     rhythm = _rhythm(rank)
 
@@ -208,11 +208,12 @@ def _context(
         local_rank=place.local_rank,
         device=device,
         attempt=rank.attempt,
-        start_step=start_step,
+        start_step=resumed.step,
         batches=batches,
         heldout=heldout,
         save=save,
         before_change=checkpoints.before_change,
+        roll_back=lambda step, why: roll_back(rank, checkpoints, step, why),
         beat=rank.pulse.beat,
         stop_requested=rank.ears.asked,
         save_requested=lambda: rhythm is not None and rhythm.due(checkpoints.newest_durable_step or 0),
@@ -222,6 +223,8 @@ def _context(
         tokenizer=tokenizer,
         end_of_text_id=data.manifest.tokenizer.end_of_text_id,
         epoch_sequences=data.order.num_sequences,
+        leave_out=left_out(resumed.rollbacks),
+        rollbacks=len(resumed.rollbacks),
     )
 
 

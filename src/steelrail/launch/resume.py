@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +13,7 @@ import torch
 from steelrail import log
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
 from steelrail.checkpoints.keep import HELDOUT_LOSS
+from steelrail.checkpoints.lineage import Rollback
 from steelrail.checkpoints.manifest import Plain
 from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
@@ -20,7 +23,7 @@ from steelrail.train.context import TrainState
 from steelrail.train.deterministic import choices, departure
 from steelrail.train.edge import first_weights, versions
 from steelrail.train.generators import seed_generators, set_generators
-from steelrail.train.history import take_up
+from steelrail.train.history import rolled_back_to, take_up
 from steelrail.train.optimizer import load_state, state_for_checkpoint
 
 if TYPE_CHECKING:
@@ -29,25 +32,49 @@ if TYPE_CHECKING:
 _log = log.logger(__name__)
 
 
-def resume(rank: Rank, state: TrainState, device: torch.device) -> tuple[Checkpoints, int]:
-    """Fill ``state`` and return the attempt's checkpoints and the step of the one it came from (0: none).
+@dataclass(frozen=True)
+class Resumed:
+    """From where an attempt trains: its checkpoints, the step of the one it came from (0: none), what to leave out."""
 
-    Initial weights are read, or drawn, only where the key never had a checkpoint; one that is lost is an error.
+    checkpoints: Checkpoints
+    step: int
+    rollbacks: tuple[Rollback, ...]
+
+
+def resume(rank: Rank, state: TrainState, device: torch.device) -> Resumed:
+    """Fill ``state`` and return from where the attempt trains.
+
+    Initial weights are read, or drawn, only where the key never had a checkpoint, or none as old as a roll back wants;
+    one that is lost is an error.
     """
     rank.enter("restore", "restore")
     checkpoints = _open(rank)
     # This run's own events outlive a bucket that was emptied, or that is another one now.
     known = max(0, traces.newest_durable(rank.folder, rank.attempt))
-    found = checkpoints.restore(state_for_checkpoint(state.optimizer), known)
+    rollbacks = checkpoints.rollbacks() if rank.run.train.bad_step.policy == "roll_back" else ()
+    found = checkpoints.restore(state_for_checkpoint(state.optimizer), known, rollbacks)
     if found is None:
-        _begin(rank, state)
+        _begin(rank, state, rollbacks)
     else:
         _go_on(rank, found)
         take_up(state.history, found.extra)
     start_step = found.step if found else 0
     load_state(state.optimizer, start_step - len(state.history.skipped))
     _take_up_generators(rank, found, device)
-    return checkpoints, start_step
+    return Resumed(checkpoints, start_step, rollbacks)
+
+
+def roll_back(rank: Rank, checkpoints: Checkpoints, step: int, why: str) -> None:
+    """Decide for all later attempts what a bad ``step`` means. All ranks call it; durable when it returns.
+
+    The event comes first: should the attempt end between the two, nothing is decided, and the step is met again.
+    """
+    at_most, first = rolled_back_to(rank.run.train.bad_step, step)
+    if rank.place.rank == 0:
+        rank.events.write("rolled_back", step=step, at_most=at_most, first=first, why=why)
+        said = "step %d is rolled back: the next attempt resumes from step %d or before and leaves out %d to %d: %s"
+        _log.warning(said, step, at_most, first, step, why)
+    checkpoints.roll_back(step, at_most, first, why)
 
 
 def said_of_a_save(rank: Rank, heldout_loss: float | None) -> dict[str, Plain]:
@@ -72,10 +99,15 @@ def _open(rank: Rank) -> Checkpoints:
         rank.run.checkpoints,
         rank.events.write,
         beat=lambda: rank.pulse.beat(rank.pulse.step, rank.pulse.doing),
+        back_steps=rank.run.train.bad_step.back_steps,
     )
 
 
-def _begin(rank: Rank, state: TrainState) -> None:
+def _begin(rank: Rank, state: TrainState, rollbacks: Sequence[Rollback]) -> None:
+    if rollbacks and rank.place.rank == 0:
+        said = f"rolled back to the very start: no checkpoint was made as early as step {rollbacks[-1].at_most}"
+        _log.warning("%s", said)
+        rank.events.write("note", text=said)
     rank.events.enter("startup")
     first_weights(rank.run, state, lambda: rank.pulse.beat(None, "first weights"))
     if rank.place.rank == 0:

@@ -124,6 +124,7 @@ def _observed(site: Site, entry: Entry, ranks: Ranks, seen: Seen, code: int) -> 
         lived=traces.lived(site.folder, entry.attempt, world),
         full=not takes_bytes(site.folder.root),
         starter_killed=ranks.starter_killed(),
+        bad_step=traces.rolled_back(site.folder, entry.attempt),
     )
 
 

@@ -94,9 +94,24 @@ def _end_of(folder: RunFolder, attempt: int, rank: int) -> Event | None:
 
 
 def newest_durable(folder: RunFolder, before_attempt: int) -> int:
-    """Return the newest durable step of all attempts before one; -1 when there is none."""
-    found = (steps_of(folder, attempt).durable for attempt in range(1, before_attempt))
-    return max((step for step in found if step is not None), default=-1)
+    """Return the newest durable step of all attempts before one; -1 when there is none.
+
+    What an attempt rolled back is gone on purpose, whichever attempt saved it.
+    """
+    found: set[int] = set()
+    for attempt in range(1, before_attempt):
+        events = rank_events(folder, attempt, 0)
+        found |= {event.data["step"] for event in events if event.kind == "durable"}
+        # Not by the order of events: what was saved before may become durable after.
+        bounds = [event.data["at_most"] for event in events if event.kind == "rolled_back"]
+        found = {step for step in found if step <= min(bounds, default=step)}
+    return max(found, default=-1)
+
+
+def rolled_back(folder: RunFolder, attempt: int) -> str | None:
+    """Return for which bad step an attempt rolled back, in words; none when it did not."""
+    found = [event for event in _tail(folder.events(attempt, 0)) if event.kind == "rolled_back"]
+    return str(found[-1].data["why"]) if found else None
 
 
 def newest_step(folder: RunFolder, before_attempt: int) -> int | None:

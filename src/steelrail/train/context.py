@@ -27,6 +27,7 @@ class Outcome(Enum):
 
     DONE = "done"
     SAVED_ON_SIGNAL = "saved on signal"
+    ROLLED_BACK = "rolled back"
 
 
 class LocalBatch(Protocol):
@@ -73,6 +74,8 @@ class TrainContext:
     - ``before_change()`` comes before every update: only after it may the state change that a save is made of
     - ``beat(step, doing)`` keeps the heartbeat; ``stop_requested`` and ``save_requested`` say what this rank was told
     - ``epoch_sequences`` sequences in one epoch of the data's order (none: not said where a bad batch is named)
+    - ``leave_out`` steps whose updates an attempt before this one decided to leave out; ``rollbacks`` how often one did
+    - ``roll_back(step, why)`` has the next attempts go back before a bad step; it is durable when it returns
     - ``export_folder`` where final weights go; ``tokenizer`` a Hugging Face tokenizer.json to put beside them
     """
 
@@ -88,6 +91,7 @@ class TrainContext:
     heldout: Sequence[HeldoutBatch]
     save: Callable[[int, float | None], None]
     before_change: Callable[[], None]
+    roll_back: Callable[[int, str], None]
     beat: Callable[[int, str], None]
     stop_requested: Callable[[], bool]
     save_requested: Callable[[], bool]
@@ -97,6 +101,8 @@ class TrainContext:
     tokenizer: Path | None
     end_of_text_id: int | None
     epoch_sequences: int | None = None
+    leave_out: frozenset[int] = frozenset()
+    rollbacks: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class TrainState:
 class MetricsRow:
     """One step of one attempt. ``loss`` is nats per token of the global batch, ``tokens`` all tokens seen so far.
 
-    ``skipped``: the step was bad, and its update left out.
+    ``skipped``: the step's update was left out: it was bad, or a roll back decided so.
     """
 
     step: int

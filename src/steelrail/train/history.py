@@ -45,6 +45,14 @@ def fault_of(history: History, settings: BadStep, loss: float, norm: float) -> F
     return Fault("loss", wanted, loss) if loss > settings.spike_factor * usual else None
 
 
+def rolled_back_to(settings: BadStep, step: int) -> tuple[int, int]:
+    """Return what a roll back at a bad ``step`` means: the newest step to resume from, the first step to leave out.
+
+    What is left out lies after what is resumed from, whichever checkpoint that is: the schema sees to it.
+    """
+    return max(0, step - 1 - settings.back_steps), max(1, step + 1 - settings.leave_out_steps)
+
+
 def keep_loss(history: History, settings: BadStep, loss: float) -> None:
     """Remember the loss of a good step."""
     history.losses.append(loss)

@@ -35,20 +35,24 @@ class Step:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a step came to, the same on every rank. With a ``fault`` the step is bad: no state has changed."""
+    """What a step came to, the same on every rank. With a ``fault`` the step is bad.
+
+    ``skipped``: for that, or by an earlier attempt's decision, its update is left out: no state has changed.
+    """
 
     loss: float
     norm: float
     digest: int
     wish: Wish
     fault: Fault | None
+    skipped: bool
 
 
 def run_steps(context: TrainContext, state: TrainState, clock: Clock, record: Record) -> Outcome:
     """Train from ``start_step`` to the last step, or until any rank is told to stop; save on the way and at the end.
 
-    ``record`` is given each row of metrics (on rank 0). Raises ``TrainError`` at a bad step (not finite, or a spike)
-    that may not be left out.
+    ``record`` is given each row of metrics (on rank 0). A bad step (not finite, or a spike) may end it too: so that the
+    next attempt goes back before it, or with ``TrainError`` where it may be neither left out nor rolled back.
     """
     with _collector_off():
         context.events.enter("productive")
@@ -62,6 +66,8 @@ def _run(context: TrainContext, state: TrainState, clock: Clock, record: Record)
     saved = context.start_step
     for number in range(context.start_step + 1, context.run.train.steps + 1):
         step = _step(context, state, clock, batches, number)
+        if step is None:
+            return Outcome.ROLLED_BACK
         heldout = _measure_heldout(context, state, number) if _heldout_due(context, number) else None
         if context.rank == 0:
             record(_with_heldout(step.row, heldout))
@@ -74,16 +80,22 @@ def _run(context: TrainContext, state: TrainState, clock: Clock, record: Record)
     return Outcome.DONE
 
 
-def _step(context: TrainContext, state: TrainState, clock: Clock, batches: Iterator[LocalBatch], number: int) -> Step:
-    """Make one optimizer step and write its event."""
+def _step(
+    context: TrainContext, state: TrainState, clock: Clock, batches: Iterator[LocalBatch], number: int
+) -> Step | None:
+    """Make one optimizer step and write its event; returns none when the next attempt is to go back before it."""
     context.beat(number - 1, "step")
     start, started = clock.now(), clock.monotonic()
     batch = _next_batch(context, clock, batches, number)
     data_wait = clock.monotonic() - started
     done = _compute(context, state, clock, batch, number)
     if done.fault is not None:
-        _skip_or_stop(context, state.history, number, done)
+        _answer(context, state.history, number, done)
+    if done.skipped:
+        state.history.skipped.append(number)
     _write_step(context, state, clock, number, done, start, data_wait)
+    if done.fault is not None and context.run.train.bad_step.policy == "roll_back":
+        return None
     return Step(_row(context, clock, number, done, clock.monotonic() - started), done.wish)
 
 
@@ -92,7 +104,7 @@ def _write_step(
 ) -> None:
     """Write the step's event. Compute of a step that is left out advanced no model: its time is lost."""
     seconds, marks = {"communication": state.waits.take(), "data_wait": data_wait}, {}
-    if done.fault is not None:
+    if done.skipped:
         seconds["lost"] = max(0.0, clock.now() - start - sum(seconds.values()))
         marks = {"skipped": True}
     tokens = _global_tokens(context)
@@ -113,12 +125,15 @@ def _row(context: TrainContext, clock: Clock, number: int, done: Computed, secon
         tokens_per_s=tokens / seconds,
         time=clock.now(),
         heldout_loss=None,
-        skipped=done.fault is not None,
+        skipped=done.skipped,
     )
 
 
 def _compute(context: TrainContext, state: TrainState, clock: Clock, batch: LocalBatch, number: int) -> Computed:
-    """Compute one step and make its update, unless the step is bad. Loss and norm are sums over all ranks by then."""
+    """Compute one step and make its update, unless the step is bad. Loss and norm are sums over all ranks by then.
+
+    A step that an earlier attempt decided to leave out is not judged: its loss is for the reader of the curve.
+    """
     train, tokens = context.run.train, _global_tokens(context)
     _drill(context, clock, "productive", number)
     loss = accumulate(state, batch.tokens, tokens, keeps_whole(context.run))
@@ -127,8 +142,9 @@ def _compute(context: TrainContext, state: TrainState, clock: Clock, batch: Loca
         _drill(context, clock, "communication", number)
         total, norm = sum_loss_and_norm(state, loss)
     mean, size = float(total.item()) / tokens, float(norm.item())
-    fault = fault_of(state.history, train.bad_step, mean, size)
-    if fault is None:
+    planned = number in context.leave_out
+    fault = None if planned else fault_of(state.history, train.bad_step, mean, size)
+    if not planned and fault is None:
         context.before_change()
         update(state.optimizer, learning_rate(train.optimizer, train.steps, number), norm)
         keep_loss(state.history, train.bad_step, mean)
@@ -136,7 +152,7 @@ def _compute(context: TrainContext, state: TrainState, clock: Clock, batch: Loca
     wish = Wish(context.stop_requested(), context.save_requested())
     with state.waits.around():
         digest, wish = agree(context.device, batch.digest, wish, fault is not None)
-    return Computed(mean, size, digest, wish, fault)
+    return Computed(mean, size, digest, wish, fault, skipped=planned or fault is not None)
 
 
 def _next_batch(context: TrainContext, clock: Clock, batches: Iterator[LocalBatch], number: int) -> LocalBatch:
@@ -177,21 +193,25 @@ def _save_due(context: TrainContext, number: int, wish: Wish) -> bool:
     return due or wish.stop or wish.save
 
 
-def _skip_or_stop(context: TrainContext, history: History, number: int, done: Computed) -> None:
-    """Note a bad step with its place in the data, and stop there unless it may be left out."""
+def _answer(context: TrainContext, history: History, number: int, done: Computed) -> None:
+    """Note a bad step with its place in the data, and do what the run file says, or stop there."""
     assert done.fault is not None
     settings, fault, where = context.run.train.bad_step, done.fault, _place(context, number)
+    said = f"{fault.what} must be {fault.wanted}, is {fault.found:g} ({where}; token digest {done.digest})"
     if context.rank == 0:
-        said = f"{fault.what} must be {fault.wanted}, is {fault.found:g}"
-        context.events.write("note", text=f"bad step, {settings.policy}: {said} ({where}; token digest {done.digest})")
+        context.events.write("note", text=f"bad step, {settings.policy}: {said}")
     do = "lower the learning rate, or look at that data"
     if settings.policy == "stop":
         raise TrainError(must(fault.what, fault.wanted, f"{fault.found:g}", where, do))
-    history.skipped.append(number)
-    if len(history.skipped) > settings.limit:
-        found = f"{len(history.skipped)} ({fault.what} {fault.found:g})"
+    rolls = settings.policy == "roll_back"
+    count = 1 + (context.rollbacks if rolls else len(history.skipped))
+    if count > settings.limit:
+        found, what = f"{count} ({fault.what} {fault.found:g})", "roll backs" if rolls else "steps left out"
         do = f"{do}, or raise train.bad_step.limit"
-        raise TrainError(must("steps left out", f"at most {settings.limit}", found, where, do))
+        raise TrainError(must(what, f"at most {settings.limit}", found, where, do))
+    if rolls:
+        context.beat(number - 1, "roll back")
+        context.roll_back(number, said)
 
 
 def _place(context: TrainContext, number: int) -> str:

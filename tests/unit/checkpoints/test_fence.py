@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from steelrail.checkpoints import fence
 from steelrail.checkpoints.layout import StepId
-from steelrail.checkpoints.lineage import Resumed
+from steelrail.checkpoints.lineage import Resumed, Rollback
 from steelrail.clients.store import Store
 from steelrail.errors import BusyError, CheckpointError
 
@@ -60,3 +61,27 @@ def test_torn_record_is_an_error(store: Store) -> None:
 def test_foreign_objects_beside_fences_are_left_alone(store: Store) -> None:
     store.put(store.key("run", "foreign", "fence", "README"), b"hello")
     assert fence.claim(store, "run", "foreign") == 1
+
+
+def test_what_an_attempt_rolled_back_is_read_back_and_does_not_change(store: Store) -> None:
+    decided = Rollback(fence.claim(store, "run", "rolls"), 17, 10, 15, "loss must be finite, is nan")
+    assert fence.rollbacks(store, "run", "rolls") == ()
+    fence.record_rollback(store, "run", "rolls", decided)
+    fence.record_rollback(store, "run", "rolls", decided)
+    assert fence.rollbacks(store, "run", "rolls") == (decided,)
+    assert (fence.current(store, "run", "rolls"), fence.resumes(store, "run", "rolls")) == (1, ())
+    with pytest.raises(CheckpointError, match="rollback record must be"):
+        fence.record_rollback(store, "run", "rolls", replace(decided, at_most=5))
+
+
+def test_an_attempt_that_was_overtaken_rolls_nothing_back(store: Store) -> None:
+    first, _ = (fence.claim(store, "run", "stale") for _ in range(2))
+    with pytest.raises(BusyError, match="fence must be the newest"):
+        fence.record_rollback(store, "run", "stale", Rollback(first, 17, 10, 15, "loss is nan"))
+    assert fence.rollbacks(store, "run", "stale") == ()
+
+
+def test_a_torn_roll_back_stops_the_run(store: Store) -> None:
+    store.put(store.key("run", "torn-roll", "fence", "00000001.rollback.json"), b'{"step": 17}')
+    with pytest.raises(CheckpointError, match="fence record must be valid JSON, is torn"):
+        fence.rollbacks(store, "run", "torn-roll")

@@ -21,6 +21,7 @@ def judged(
     resumed: tuple[Resumed, ...] = (),
     epoch: int = 2,
     abandoned_before: float = 0.0,
+    back_steps: int = 0,
     **rules: int,
 ) -> tuple[Verdict, ...]:
     held = [
@@ -34,7 +35,7 @@ def judged(
         )
         for which, manifest in folders.items()
     ]
-    return judge(held, resumed, epoch, Checkpoints(**{"keep_last": 2, **rules}), abandoned_before)
+    return judge(held, resumed, epoch, Checkpoints(**{"keep_last": 2, **rules}), abandoned_before, back_steps)
 
 
 def gone(verdicts: tuple[Verdict, ...]) -> list[Which]:
@@ -179,3 +180,21 @@ def test_what_a_newer_attempt_made_is_never_touched() -> None:
 
 def test_the_heldout_loss_of_a_manifest_is_a_number_or_none() -> None:
     assert [heldout_loss_of(extra) for extra in ({"heldout_loss": 1.5}, {"heldout_loss": "x"}, {})] == [1.5, None, None]
+
+
+def test_what_a_roll_back_may_need_is_always_there() -> None:
+    kept: dict[Which, bool] = {}
+    for step in range(5, 400, 5):
+        kept[step, 1] = True
+        verdicts = judged(kept, keep_last=1, back_steps=12)
+        for which in gone(verdicts):
+            del kept[which]
+        # Wherever the bad step comes before the next save.
+        for bad in range(step + 1, step + 6):
+            assert bad - 1 - 12 < 5 or any(one <= bad - 1 - 12 for one, _ in kept)
+    assert sorted(step for step, _ in kept) == [380, 385, 390, 395]
+    assert said(verdicts)[380, 1] == "a roll back by 12 steps may need it"
+
+
+def test_without_steps_to_go_back_the_newest_is_enough_for_a_roll_back() -> None:
+    assert gone(judged(SIX, keep_last=1, back_steps=0)) == [(step, 1) for step in range(1, 6)]

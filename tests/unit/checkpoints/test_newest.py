@@ -5,7 +5,7 @@ from typing import Any
 from steelrail.checkpoints.layout import METADATA, StepId
 from steelrail.checkpoints.lineage import Resumed
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest, rehome
-from steelrail.checkpoints.newest import LocalView, StoreView, candidates, must_not_start_over
+from steelrail.checkpoints.newest import LocalView, StoreView, candidates, must_not_start_over, old_enough
 
 NAMES = frozenset((METADATA, "__0_0.distcp", "__1_0.distcp"))
 
@@ -79,3 +79,21 @@ def test_key_with_any_trace_of_a_checkpoint_may_not_start_over() -> None:
 
 def test_commit_of_a_stale_attempt_is_no_trace() -> None:
     assert not must_not_start_over(view(resumed=(Resumed(2, 0, 0),), committed=(StepId(4, 1),)), [])
+
+
+def test_what_is_newer_than_a_roll_back_allows_is_passed_over_and_said() -> None:
+    nodes = [node(0, ((6, 1), NAMES))]
+    found, reasons = old_enough(candidates(view((2, 1), (4, 1)), nodes)[0], 3)
+    assert [one.manifest.step for one in found] == [2]
+    assert [reason.split(":")[0] for reason in reasons] == ["0000000006-00000001", "0000000004-00000001"]
+    assert old_enough(found, None) == (found, [])
+
+
+def test_a_roll_back_may_start_over_only_where_no_checkpoint_was_ever_as_old() -> None:
+    committed = (StepId(5, 1), StepId(15, 2))
+    resumed = (Resumed(1, 0, 0), Resumed(2, 10, 1))
+    assert must_not_start_over(view(resumed=resumed, committed=committed), [], 5)
+    assert not must_not_start_over(view(resumed=resumed, committed=committed), [], 4)
+    # Nor does the attempt after that one start where it must not.
+    assert not must_not_start_over(view(resumed=(*resumed, Resumed(3, 0, 0)), committed=committed), [])
+    assert must_not_start_over(view(resumed=(*resumed, Resumed(3, 0, 0)), committed=(*committed, StepId(5, 3))), [])

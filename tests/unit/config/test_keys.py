@@ -76,6 +76,19 @@ def test_steps_that_may_be_left_out_change_the_training_key_and_their_limit_does
     assert train_key(bad_step(policy="skip", spike_window=8)) == train_key(skipping[0])
 
 
+def test_where_a_roll_back_goes_changes_the_training_key_and_its_limit_does_not() -> None:
+    rolling = (
+        bad_step(policy="roll_back"),
+        bad_step(policy="roll_back", back_steps=4),
+        bad_step(policy="roll_back", back_steps=4, leave_out_steps=3),
+        bad_step(policy="roll_back", spike_factor=3.0),
+    )
+    assert 6 == len({train_key(one) for one in (run(), bad_step(policy="skip"), *rolling)})
+    assert train_key(bad_step(policy="roll_back", limit=3, spike_window=8)) == train_key(rolling[0])
+    # As it was before there was a roll back.
+    assert train_key(bad_step(policy="skip")) == "6b5da1f72caa"
+
+
 def test_data_and_initial_weights_change_the_training_key() -> None:
     assert 3 == len({keys.train_key(run(), data, init) for data, init in (("a", None), ("b", None), ("a", "w"))})
 

@@ -203,3 +203,22 @@ def test_an_empty_path_is_one_fault() -> None:
 @pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("- a", "is a list"), ("a b", "is 'a b'")])
 def test_a_run_file_without_settings_is_told_what_it_is(text: str, said: str) -> None:
     assert f"run file must be a mapping of settings, {said} (x.yaml)" in message_of(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("policy: roll_back, back_steps: 3, leave_out_steps: 5", "leave_out_steps must be at most back_steps + 1 = 4"),
+        ("policy: roll_back, leave_out_steps: 2", "leave_out_steps must be at most back_steps + 1 = 1, is 2"),
+        ("policy: skip, back_steps: 3", "back_steps and leave_out_steps must be left unset"),
+        ("leave_out_steps: 1, back_steps: 1", "back_steps and leave_out_steps must be left unset"),
+    ],
+)
+def test_a_roll_back_that_could_not_leave_out_what_it_says_is_refused(settings: str, said: str) -> None:
+    assert said in message_of(demo_with("precision: fp32", f"precision: fp32\n  bad_step: {{{settings}}}"))
+
+
+def test_a_roll_back_may_leave_out_all_steps_that_it_makes_again() -> None:
+    settings = "policy: roll_back, back_steps: 4, leave_out_steps: 5"
+    found = parse_run(demo_with("precision: fp32", f"precision: fp32\n  bad_step: {{{settings}}}"), "x.yaml")
+    assert found.train.bad_step.leave_out_steps == 5

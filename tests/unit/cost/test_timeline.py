@@ -103,7 +103,8 @@ def test_a_background_upload_does_not_prove_that_steps_went_on() -> None:
 
 
 def test_after_a_clean_end_a_rank_is_idle() -> None:
-    assert [spans(enter(0, "staging"), event(40, "end", exit_code=code))[-1] for code in (0, 75, 1)] == [
+    assert [spans(enter(0, "staging"), event(40, "end", exit_code=code))[-1] for code in (0, 75, 76, 1)] == [
+        (40, 100, "idle"),
         (40, 100, "idle"),
         (40, 100, "idle"),
         (40, 100, "lost"),

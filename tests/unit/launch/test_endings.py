@@ -1,7 +1,7 @@
 import pytest
 
 from steelrail.artifacts.train import Ending
-from steelrail.artifacts.trainer import EXIT_FULL, EXIT_SAVED
+from steelrail.artifacts.trainer import EXIT_FULL, EXIT_ROLLED_BACK, EXIT_SAVED
 from steelrail.errors import NodeError
 from steelrail.formats.srun import TaskEnd
 from steelrail.launch.endings import Hang, Observed, RankFault, close, judge
@@ -193,3 +193,32 @@ def test_a_starter_that_we_ended_after_a_rank_explains_nothing():
     ends = [TaskEnd(3, "node3", "Killed", None)]
     assert judge(seen(exit_code=137, task_ends=ends, starter_killed="srun was killed")).rank == 3
     assert judge(seen(exit_code=137, faults=[fault()], starter_killed="srun was killed")).rank == 2
+
+
+ROLLED = dict.fromkeys(range(4), EXIT_ROLLED_BACK)
+
+
+def test_ranks_that_all_rolled_back_end_so_and_say_why():
+    verdict = judge(seen(exit_code=EXIT_ROLLED_BACK, exits=ROLLED, bad_step="loss must be finite, is nan"))
+    assert (verdict.ending, verdict.exit_code) == (Ending.ROLLED_BACK, EXIT_ROLLED_BACK)
+    assert verdict.reason == "a bad step: loss must be finite, is nan"
+    assert verdict.culprit is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        ({"asked": "stop"}, Ending.STOPPED),
+        ({"asked": "budget"}, Ending.BUDGET),
+        ({"terminated": True}, Ending.PREEMPTION),
+        ({"asked": "walltime", "near_limit": True}, Ending.ROLLED_BACK),
+        ({"lost_nodes": ["node2"]}, Ending.NODE_FAILURE),
+    ],
+)
+def test_a_roll_back_hides_nothing_that_was_asked_of_the_run(changes, ending):
+    assert judge(seen(exit_code=EXIT_ROLLED_BACK, exits=ROLLED, **changes)).ending is ending
+
+
+def test_three_of_four_ranks_rolled_back_is_an_error():
+    exits = dict.fromkeys(range(3), EXIT_ROLLED_BACK)
+    assert judge(seen(exit_code=137, exits=exits)).ending is Ending.JOB_ERROR

@@ -191,8 +191,9 @@ def test_an_exception_that_a_rank_did_not_catch_is_in_the_log(start):
     assert b"1: ValueError: bad" in out
 
 
-def test_ranks_that_saved_are_no_bad_end_and_the_others_go_on(start, tmp_path):
-    node = start(r0="75", r1="wait")
+@pytest.mark.parametrize("code", ["75", "76"])
+def test_ranks_that_saved_or_rolled_back_are_no_bad_end_and_the_others_go_on(start, tmp_path, code):
+    node = start(r0=code, r1="wait")
     pid = pids(tmp_path)[1]
     time.sleep(3.0)
     assert node.poll() is None

@@ -149,3 +149,14 @@ def test_a_rank_that_fails_again_and_again_moves_to_the_spare_before_the_run_sto
 def test_a_full_file_system_stops_at_once():
     decision = decide([Past(Ending.JOB_ERROR, False, exit_code=EXIT_FULL)], LIMITS)
     assert (decision.action, "FullError" in decision.reason) == (Action.STOP, True)
+
+
+def test_a_bad_step_that_was_rolled_back_restarts_as_often_as_it_happens_and_requeues_without_room():
+    assert actions(past(*[Ending.ROLLED_BACK] * 20)) == [Action.RESTART] * 20
+    assert decide(past(Ending.ROLLED_BACK), LIMITS, room=False).action is Action.REQUEUE
+    assert decide(past(Ending.ROLLED_BACK), LIMITS).exclude is None
+
+
+def test_a_roll_back_is_no_failure_and_forgives_none():
+    history = past(Ending.JOB_ERROR, Ending.ROLLED_BACK, Ending.JOB_ERROR, Ending.ROLLED_BACK, Ending.JOB_ERROR)
+    assert actions(history)[::2] == [Action.RESTART, Action.RESTART, Action.REQUEUE]

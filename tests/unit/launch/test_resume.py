@@ -15,13 +15,15 @@ from safetensors.torch import save_file
 from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence, retention
+from steelrail.checkpoints.layout import StepId
+from steelrail.checkpoints.lineage import left_out
 from steelrail.checkpoints.manifest import decode
 from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master, RankPlace, free_port
 from steelrail.clients.store import Store
-from steelrail.config.schema import Model
-from steelrail.errors import CheckpointError, ConfigError
+from steelrail.config.schema import BadStep, Model
+from steelrail.errors import CheckpointError, ConfigError, StoreError
 from steelrail.launch import meet, resume
 from steelrail.train.edge import build
 from steelrail.train.generators import generator_state
@@ -101,7 +103,8 @@ class Attempt:
         for part in (self.state.optimizer.exp_avg, self.state.optimizer.exp_avg_sq):
             for tensor in part.values():
                 local(tensor).zero_()
-        self.checkpoints, self.step = resume.resume(self.rank, self.state, CPU)
+        resumed = resume.resume(self.rank, self.state, CPU)
+        self.checkpoints, self.step, self.rollbacks = resumed.checkpoints, resumed.step, resumed.rollbacks
 
     def say(self, kind, **data):
         self.said.append((kind, data))
@@ -109,12 +112,13 @@ class Attempt:
     def tensors(self):
         return {name: local(tensor) for name, tensor in state_for_checkpoint(self.state.optimizer)["model"].items()}
 
-    def save(self, step, heldout_loss=None, generators=True):
+    def save(self, step, heldout_loss=None, generators=True, close=True):
         state = state_for_checkpoint(self.state.optimizer)
         said = {**resume.said_of_a_save(self.rank, heldout_loss), **to_plain(self.state.history)}
         self.checkpoints.save(state, step, step * 10, said, generator_state(CPU) if generators else None)
         assert self.checkpoints.flush(20.0)
-        self.checkpoints.close()
+        if close:
+            self.checkpoints.close()
 
     def notes(self):
         return [data["text"] for kind, data in self.said if kind == "note"]
@@ -212,6 +216,82 @@ def test_steps_left_out_and_the_tail_of_the_loss_survive_a_restart_and_count_as_
     again = Attempt(tuned)
     assert again.state.history == History([2.5, 1 / 3], [2, 4])
     assert (again.step, again.state.optimizer.step) == (5, 3)
+
+
+@pytest.fixture
+def rolling(tuned, change):
+    """A run that rolls back by at least three good steps."""
+    return change(tuned, "train", bad_step=BadStep(policy="roll_back", back_steps=3, leave_out_steps=2))
+
+
+def saved_at(run, *steps):
+    """An attempt that saved at these steps, as far as it came."""
+    attempt = Attempt(run)
+    for step in steps:
+        move(attempt)
+        attempt.save(step, close=step == steps[-1])
+    return attempt
+
+
+def roll_back(attempt, step):
+    resume.roll_back(attempt.rank, attempt.checkpoints, step, "loss must be finite, is nan")
+
+
+def test_after_a_roll_back_the_newest_checkpoint_that_is_old_enough_is_taken_up(rolling, group):
+    first = saved_at(rolling, 5, 10, 15)
+    roll_back(first, 17)
+    assert first.said[-1] == (
+        "rolled_back", {"step": 17, "at_most": 13, "first": 16, "why": "loss must be finite, is nan"}
+    )  # fmt: skip
+    again = Attempt(rolling)
+    assert (again.step, left_out(again.rollbacks), len(again.rollbacks)) == (10, {16, 17}, 1)
+    assert again.notes() == []
+
+
+def test_an_attempt_that_died_before_it_resumed_leaves_the_roll_back_to_the_next(rolling, group):
+    roll_back(saved_at(rolling, 5, 10, 15), 17)
+    fence.claim(Store.open(rolling.store), rolling.name, "key")
+    assert Attempt(rolling).step == 10
+
+
+def test_the_old_branch_stays_behind_and_the_new_one_goes_on(rolling, group):
+    roll_back(saved_at(rolling, 5, 10, 15), 17)
+    Attempt(rolling)  # began, and died before it saved anything
+    second = Attempt(rolling)
+    assert second.step == 10
+    second.save(12)
+    third = Attempt(rolling)
+    # Newer than the roll back allowed, and on its branch; the old 15 is still there and counts no more.
+    assert (third.step, left_out(third.rollbacks)) == (12, {16, 17})
+
+
+def test_where_no_checkpoint_was_ever_old_enough_training_begins_anew_and_says_so(rolling, weights, group):
+    roll_back(saved_at(rolling, 5), 7)
+    again = Attempt(rolling)
+    assert (again.step, again.state.optimizer.step) == (0, 0)
+    assert again.notes() == ["rolled back to the very start: no checkpoint was made as early as step 3"]
+    assert all(torch.equal(value, weights[0][name]) for name, value in again.tensors().items())
+    assert Attempt(rolling).step == 0
+
+
+def test_where_the_checkpoint_that_is_old_enough_was_lost_nothing_begins_anew(rolling, group):
+    first = saved_at(rolling, 5, 10, 15)
+    roll_back(first, 9)
+    shutil.rmtree(first.checkpoints._home.folder(StepId(5, 1)), ignore_errors=True)
+    store = Store.open(rolling.store)
+    for found in store.list(store.key(rolling.name, "key", "steps", StepId(5, 1).folder)):
+        store.delete(found.key)
+    with pytest.raises(CheckpointError, match="a bad step was rolled back to step 5 or before"):
+        Attempt(rolling)
+
+
+def test_a_roll_back_that_could_not_be_recorded_is_none(rolling, group, monkeypatch):
+    first = saved_at(rolling, 5, 10, 15)
+    monkeypatch.setattr(fence, "record_rollback", lambda *_: (_ for _ in ()).throw(StoreError("away")))
+    with pytest.raises(StoreError, match="away"):
+        roll_back(first, 17)
+    again = Attempt(rolling)
+    assert (again.step, again.rollbacks) == (15, ())
 
 
 def test_random_numbers_go_on_after_a_restart_as_if_there_had_been_none(tuned, group):

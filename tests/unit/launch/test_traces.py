@@ -1,3 +1,5 @@
+import json
+
 from rundir import rank_did
 
 from steelrail.artifacts.trainer import Heartbeat, RunFolder
@@ -52,3 +54,22 @@ def test_attempts_that_left_events_are_known_without_a_ledger(tmp_path):
     rank_did(folder, 2, [1])
     rank_did(folder, 7, [2])
     assert sorted(traces.numbers(folder)) == [2, 7]
+
+
+def rolled_back(folder, attempt, at_most):
+    event = {"time": 50.0, "kind": "rolled_back", "attempt": attempt, "rank": 0, "host": "node1"}
+    with folder.events(attempt, 0).open("a") as file:
+        file.write(json.dumps({**event, "step": 9, "at_most": at_most, "first": 9, "why": "loss is nan"}) + "\n")
+
+
+def test_what_was_rolled_back_is_no_longer_the_newest_durable_step(tmp_path):
+    folder = RunFolder(tmp_path)
+    rank_did(folder, 1, [1, 2], durable=[2, 5])
+    rank_did(folder, 2, [3, 4], durable=[8])
+    rolled_back(folder, 2, 6)
+    rank_did(folder, 2, [], durable=[8])  # its upload was over after that
+    rank_did(folder, 3, [6, 7], durable=[7])
+    assert [traces.newest_durable(folder, attempt) for attempt in (2, 3, 4)] == [5, 5, 7]
+    rolled_back(folder, 3, 1)
+    assert traces.newest_durable(folder, 4) == -1
+    assert [traces.rolled_back(folder, attempt) for attempt in (1, 2, 9)] == [None, "loss is nan", None]

@@ -16,6 +16,7 @@ EVERY_STEP = {"checkpoints__every_steps": 1}
 NAN = {"kind": "nan", "rank": 1, "attempt": 0}
 SKIP = {**EVERY_STEP, "train__bad_step": {"policy": "skip", "limit": 1}, "drills": [{**NAN, "at_step": 3}]}
 SPIKE = {**EVERY_STEP, "train__bad_step": {"policy": "skip", "spike_factor": 1.02, "spike_window": 2}}
+ROLLS = {**EVERY_STEP, "train__bad_step": {"policy": "roll_back", "back_steps": 1, "leave_out_steps": 2, "limit": 2}}
 SCALED = {"factor": 8.0, "original_positions": 8}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "one": {"ranks": 1, "export": True},
@@ -40,7 +41,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "save_now": {"ranks": 2, "save": 1},
     "poisoned": {"ranks": 2, "poison": 2},
     "skips": {"ranks": 2, "changes": SKIP, "epoch": 20},
-    "left_out": {"ranks": 2, "changes": EVERY_STEP, "without_update": 3},
+    "left_out": {"ranks": 2, "changes": EVERY_STEP, "without_update": [3]},
     "skips_again": {"ranks": 2, "changes": SKIP, "resume_from": "skips", "start": 2, "attempt": 2},
     "skipped_before": {"ranks": 2, "changes": SKIP, "resume_from": "skips", "start": 3, "attempt": 2},
     "stops": {"ranks": 2, "changes": {**EVERY_STEP, "drills": SKIP["drills"]}},
@@ -54,6 +55,28 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "start": 4,
         "attempt": 2,
     },
+    "rolls": {"ranks": 2, "changes": {**ROLLS, "drills": SKIP["drills"]}, "epoch": 20},
+    # From before the bad step, in one go and after another restart. The drill spoils the step that is left out too.
+    "rolled": {
+        "ranks": 2,
+        "changes": {**ROLLS, "drills": SKIP["drills"]},
+        "resume_from": "rolls",
+        "start": 1,
+        "attempt": 2,
+        "leave_out": [2, 3],
+        "rollbacks": 1,
+    },
+    "rolled_again": {
+        "ranks": 2,
+        "changes": {**ROLLS, "drills": SKIP["drills"]},
+        "resume_from": "rolled",
+        "start": 2,
+        "attempt": 3,
+        "leave_out": [2, 3],
+        "rollbacks": 1,
+    },
+    "left_out_both": {"ranks": 2, "changes": EVERY_STEP, "without_update": [2, 3]},
+    "rolled_too_often": {"ranks": 2, "changes": {**ROLLS, "drills": SKIP["drills"]}, "rollbacks": 2},
     "at_odds": {"ranks": 2, "changes": SPIKE, "tail": [[1.0, 1.0], [9.0, 9.0]]},
     "raised": {"ranks": 1, "changes": {"drills": [{"kind": "raise", "where": "productive", "at_step": 4}]}},
     "exited": {"ranks": 1, "changes": {"drills": [{"kind": "exit", "where": "data_wait", "at_step": 2}]}},

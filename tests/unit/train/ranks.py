@@ -172,6 +172,7 @@ def context_of(
         heldout=heldout_of(rank, ranks),
         save=save,
         before_change=do_what_was_put_off,
+        roll_back=lambda step, why: (root / f"rolled-back-{rank}").write_text(f"{step} {why}") and None,
         beat=beat,
         stop_requested=lambda: (
             scenario.get("stop") is not None and rank == ranks - 1 and f"{scenario['stop']} step" in beats
@@ -185,6 +186,8 @@ def context_of(
         tokenizer=None,
         end_of_text_id=None,
         epoch_sequences=scenario.get("epoch"),
+        leave_out=frozenset(scenario.get("leave_out", ())),
+        rollbacks=scenario.get("rollbacks", 0),
     )
 
 
@@ -246,10 +249,10 @@ def outcome_of(run: Run, rank: int, ranks: int, root: Path, scenario: dict[str, 
     return edge.train(context_of(run, rank, ranks, root, scenario, state, time.time), state).name
 
 
-def leave_out(step: int) -> None:
-    """Have the loop's update of one step do nothing, by other means than the loop's own."""
+def leave_out(steps: list[int]) -> None:
+    """Have the loop's update of some steps do nothing, by other means than the loop's own."""
     made, numbers = loop.update, itertools.count(1)
-    loop.update = lambda *arguments: made(*arguments) if next(numbers) != step else None
+    loop.update = lambda *arguments: made(*arguments) if next(numbers) not in steps else None
 
 
 def run_on_stopped_clock(
@@ -291,6 +294,7 @@ def results_of(root: Path, attempt: int, ranks: int) -> dict[str, Any]:
         "outcomes": [path.read_text() for path in sorted(root.glob("outcome-*"))],
         "errors": [path.read_text() for path in sorted(root.glob("error-*"))],
         "saved": sorted(path.name.removeprefix("saved-") for path in root.glob("saved-*")),
+        "rolled_back": [path.read_text() for path in sorted(root.glob("rolled-back-*"))],
         "saved_losses": {path.name.removeprefix("saved-"): path.read_text() for path in root.glob("saved-*")},
     }
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from steelrail.config.schema import BadStep
-from steelrail.train.history import Fault, History, fault_of, keep_loss, take_up, to_plain
+from steelrail.train.history import Fault, History, fault_of, keep_loss, rolled_back_to, take_up, to_plain
 
 SPIKES = BadStep(spike_factor=2.0, spike_window=3)
 
@@ -51,3 +51,20 @@ def test_a_checkpoint_without_a_history_left_no_step_out() -> None:
     history = History([5.0], [1])
     take_up(history, {"attempt": 3})
     assert history == History()
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "expected"),
+    [
+        ({}, 17, (16, 17)),
+        ({"back_steps": 6}, 17, (10, 17)),
+        ({"back_steps": 6, "leave_out_steps": 7}, 17, (10, 11)),
+        ({"back_steps": 6, "leave_out_steps": 7}, 3, (0, 1)),
+    ],
+)
+def test_a_roll_back_leaves_out_only_what_lies_after_where_it_resumes(
+    settings: dict[str, int], step: int, expected: tuple[int, int]
+) -> None:
+    at_most, first = rolled_back_to(BadStep.model_validate({"policy": "roll_back", **settings}), step)
+    assert (at_most, first) == expected
+    assert at_most < first <= step

@@ -167,6 +167,51 @@ def test_more_steps_left_out_than_the_limit_stop_every_rank(ran: dict[str, Any])
     assert ran["too_many"]["saved"][-1] == "1-4"
 
 
+def test_a_roll_back_is_decided_by_every_rank_and_keeps_nothing_of_the_bad_step(ran: dict[str, Any]) -> None:
+    rolls, said = ran["rolls"], "loss must be finite, is nan (step 3, sequences 16 to 23 of the data's order"
+    assert rolls["outcomes"] == ["ROLLED_BACK"] * 2
+    assert [one[: len(said) + 2] for one in rolls["rolled_back"]] == [f"3 {said}"] * 2
+    assert rolls["saved"] == ["0-1", "0-2", "1-1", "1-2"]
+    assert [row["step"] for row in rolls["rows"]] == [1, 2]
+    assert notes(rolls, 0)[0].startswith(f"bad step, roll_back: {said}")
+
+
+def test_the_time_of_the_bad_step_is_lost_when_it_is_rolled_back(ran: dict[str, Any]) -> None:
+    for rank in (0, 1):
+        last = steps(ran["rolls"], rank)[-1]["data"]
+        assert (last["step"], last["skipped"], last["seconds"]["lost"] > 0.0) == (3, True, True)
+
+
+def test_what_a_roll_back_leaves_out_is_marked_and_not_judged(ran: dict[str, Any]) -> None:
+    rolled = ran["rolled"]
+    assert rolled["outcomes"] == ["DONE"] * 2
+    assert [row["step"] for row in rolled["rows"] if row["skipped"]] == [2, 3]
+    assert [math.isfinite(row["loss"]) for row in rolled["rows"]] == [True, False, True, True, True]
+    assert (notes(rolled, 0), rolled["rolled_back"]) == ([], [])
+    assert [event["data"]["step"] for event in steps(rolled, 1) if event["data"].get("skipped")] == [2, 3]
+    for rank in (0, 1):
+        assert differing(state_at(ran["rolls"], rank, 1), state_at(rolled, rank, 3)) == []
+
+
+def test_steps_after_a_roll_back_equal_a_run_without_those_updates_to_the_last_bit(ran: dict[str, Any]) -> None:
+    assert without_times(ran["rolled"])[2:] == without_times(ran["left_out_both"])[3:]
+    for rank in (0, 1):
+        assert differing(state_at(ran["rolled"], rank, 6), state_at(ran["left_out_both"], rank, 6)) == []
+
+
+def test_a_restart_after_a_roll_back_leaves_out_the_same_steps_to_the_last_bit(ran: dict[str, Any]) -> None:
+    assert str(without_times(ran["rolled_again"])) == str(without_times(ran["rolled"])[1:])
+    for rank in (0, 1):
+        assert differing(state_at(ran["rolled_again"], rank, 6), state_at(ran["rolled"], rank, 6)) == []
+
+
+def test_more_roll_backs_than_the_limit_stop_every_rank(ran: dict[str, Any]) -> None:
+    expected = "TrainError: roll backs must be at most 2, is 3 (loss nan) (step 3, sequences 16 to 23 of"
+    assert [error[: len(expected)] for error in ran["rolled_too_often"]["errors"]] == [expected] * 2
+    assert "raise train.bad_step.limit" in ran["rolled_too_often"]["errors"][0]
+    assert ran["rolled_too_often"]["rolled_back"] == []
+
+
 def test_ranks_that_judge_a_step_differently_all_stop_and_save_nothing(ran: dict[str, Any]) -> None:
     expected = "TrainError: a step must be good or bad on all ranks alike, is bad on some (1 of 2 ranks)"
     assert [error.split("):")[0] + ")" for error in ran["at_odds"]["errors"]] == [expected] * 2
