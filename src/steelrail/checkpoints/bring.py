@@ -18,7 +18,7 @@ from steelrail.checkpoints.place import Home
 from steelrail.clients.disk import on_disk, private_folder, sha256_file
 from steelrail.clients.peers import PeerError
 from steelrail.clients.store import MissingObjectError
-from steelrail.errors import CheckpointError, must
+from steelrail.errors import CheckpointError, NodeError, must
 from steelrail.log import logger
 
 log = logger(__name__)
@@ -60,20 +60,23 @@ class Sources:
 
 @dataclass(frozen=True)
 class Near:
-    """What came from NVMe, and the names that only the store has."""
+    """What came from NVMe. ``lacking``: names that only the store has; ``lost``: those that came whole from nobody."""
 
     read: Read
     lacking: tuple[str, ...]
+    lost: tuple[str, ...] = ()
 
 
 def bring_all(sources: Sources, ranks: Ranks, needed: Iterable[str]) -> Read:
     """Have this node's ``needed`` files on it, its ranks sharing the work; returns what this rank brought.
 
-    Called by all ranks. Raises on all what failed on any (see ``bring_near`` and ``bring_from_store``).
+    Called by all ranks. Raises on all what failed on any (``bring_near``, ``require_found``, ``bring_from_store``).
     """
     mine = share(ranks, needed)
     near = ranks.agree(lambda: (ranks.place.node_rank, bring_near(sources, mine)))
-    read, lacking = near[ranks.place.rank][1].read, _by_node(near)
+    own = near[ranks.place.rank][1]
+    require_found(sources, ranks, own.lost)
+    read, lacking = own.read, _by_node(near)
     if not lacking:
         return read
     readers, node_rank = spread(sources.manifest, lacking), ranks.place.node_rank
@@ -106,10 +109,7 @@ def spread(manifest: Manifest, lacking: Mapping[int, Iterable[str]]) -> dict[str
 
 
 def bring_near(sources: Sources, names: Iterable[str]) -> Near:
-    """Have files from this node's NVMe or a peer's.
-
-    Where the store cannot help: ``CheckpointError`` when every copy is bad, ``NodeError`` when one could not be asked.
-    """
+    """Have files from this node's NVMe or a peer's. ``NodeError`` where only one that could not be asked may help."""
     private_folder(sources.home.folder(sources.manifest.id))
     read, lacking = Read(), []
     for file in map(sources.manifest.file, names):
@@ -118,12 +118,33 @@ def bring_near(sources: Sources, names: Iterable[str]) -> Near:
             read += Read(nvme=file.size_bytes)
         elif _from_holders(sources, file):
             read += Read(peer=file.size_bytes)
-        elif sources.in_store:
-            lacking.append(file.name)
         else:
-            where = f"{sources.manifest.id.folder}/{file.name}"
-            raise CheckpointError(must("file", "whole on some node", "not", where, "an older checkpoint is taken"))
-    return Near(read, tuple(lacking))
+            lacking.append(file.name)
+    return Near(read, tuple(lacking)) if sources.in_store else Near(read, (), lost=tuple(lacking))
+
+
+def require_found(sources: Sources, ranks: Ranks, mine: Iterable[str]) -> None:
+    """Raise what it means that files (``mine``: of this rank) came whole from no node, though their holders answered.
+
+    The holders look at their copies themselves: bytes that change on the way, however often, are no evidence against
+    what lies on NVMe. ``CheckpointError`` when a file's copies are all bad, else ``NodeError`` of the host that could
+    not have it whole. Called by all ranks.
+    """
+    lost = set[str]().union(*ranks.gather(tuple(mine)))
+    held = share(ranks, (name for name in lost if ranks.place.node_rank in sources.holders.get(name, ())))
+    whole = ranks.agree(lambda: [file.name for file in map(sources.manifest.file, held) if _is_here(sources, file)])
+    bad = lost.difference(*whole)
+    if bad:
+        where = f"{sources.manifest.id.folder}/{min(bad)}"
+        raise CheckpointError(must("file", "whole on some node", "not", where, "an older checkpoint is taken"))
+    ranks.each(lambda: _require_unchanged(sources, mine))
+
+
+def _require_unchanged(sources: Sources, lost: Iterable[str]) -> None:
+    for name in lost:
+        where = f"{sources.manifest.id.folder}/{name}"
+        do = "see the network between the nodes; the next attempt begins with this checkpoint again"
+        raise NodeError(must("file of another node", "as it lies there", "changed on the way each time", where, do))
 
 
 def bring_from_store(sources: Sources, names: Iterable[str]) -> Read:

@@ -19,7 +19,15 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from steelrail.artifacts.files import put_whole, sync_folder
 from steelrail.checkpoints import fence
 from steelrail.checkpoints.agree import Ranks
-from steelrail.checkpoints.bring import Read, Sources, bring_all, bring_from_store, bring_near, require_digest
+from steelrail.checkpoints.bring import (
+    Read,
+    Sources,
+    bring_all,
+    bring_from_store,
+    bring_near,
+    require_digest,
+    require_found,
+)
 from steelrail.checkpoints.layout import LOCAL_COMMIT, METADATA, StepId
 from steelrail.checkpoints.lineage import Rollback, newest_allowed
 from steelrail.checkpoints.manifest import Manifest, Plain, encode, rank_state, rehome
@@ -204,9 +212,10 @@ def _require_loaded(fault: BaseException | None, manifest: Manifest) -> None:
 def _prove_metadata(sources: Sources, ranks: Ranks) -> tuple[bytes, Read]:
     """Return the metadata, read by rank 0 and given to all, and what this rank brought for it."""
     file = sources.manifest.file(METADATA)
+    near = ranks.from_rank(0, lambda: bring_near(sources, [METADATA]))
+    require_found(sources, ranks, near.lost if ranks.place.rank == 0 else ())
 
     def read() -> tuple[bytes, Read]:
-        near = bring_near(sources, [METADATA])
         came = near.read + bring_from_store(sources, near.lacking)
         with on_disk(sources.path(file)):
             data = sources.path(file).read_bytes()

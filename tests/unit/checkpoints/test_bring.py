@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from steelrail.checkpoints.bring import Read, Sources, bring_from_store, bring_near, spread
+from steelrail.checkpoints.bring import Read, Sources, bring_from_store, bring_near, require_found, spread
 from steelrail.checkpoints.layout import StepId
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest
 from steelrail.checkpoints.peers import Peers, found
 from steelrail.clients.peers import Peer, PeerError
 from steelrail.clients.store import MissingObjectError
-from steelrail.errors import CheckpointError
+from steelrail.errors import CheckpointError, NodeError
 
 WHICH = StepId(4, 1)
 NAMES = [f"__{rank}_0.distcp" for rank in range(4)]
@@ -131,11 +131,53 @@ def test_bytes_that_changed_on_the_way_from_the_store_are_asked_for_once_more(so
     assert bring_from_store(found, [NAMES[0]]) == Read(store=size(NAMES[0]))
 
 
-def test_without_the_store_bad_copies_are_evidence_and_nodes_that_are_away_are_none(sources: Any) -> None:
-    with pytest.raises(CheckpointError, match="file must be whole on some node"):
-        bring_near(sources({0: b"bad", 2: b"bad"}), [NAMES[3]])
+class Alone:
+    """The group of node 1's one rank. ``others``: what the other holders find whole."""
+
+    def __init__(self, others: tuple[str, ...] = ()) -> None:
+        self.place = SimpleNamespace(node_rank=1, local_rank=0, ranks_per_node=1)
+        self._others = list(others)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def agree(self, work: Any) -> list[Any]:
+        return [work(), self._others]
+
+    def each(self, work: Any) -> Any:
+        return work()
+
+
+def test_without_the_store_what_came_whole_from_nobody_is_lost_and_nodes_that_are_away_are_no_evidence(
+    sources: Any,
+) -> None:
+    found = sources({0: b"bad", 2: b"bad"})
+    assert (bring_near(found, [NAMES[3]]).lost, found.peers.asked) == ((NAMES[3],), [2, 0, 2, 0])
     with pytest.raises(PeerError, match="node0 is away"):
         bring_near(sources({0: None, 2: b"bad"}), [NAMES[3]])
+
+
+def test_lost_file_is_evidence_when_its_holders_find_their_copies_bad_too(sources: Any) -> None:
+    ranks: Any = Alone(others=(NAMES[2],))
+    with pytest.raises(CheckpointError, match=f"file must be whole on some node, is not .*{NAMES[3]}"):
+        require_found(sources({0: b"bad", 2: b"bad"}), ranks, NAMES[2:])
+
+
+def test_bytes_that_change_on_the_way_each_time_are_no_evidence_against_what_lies_on_nvme(sources: Any) -> None:
+    ranks: Any = Alone(others=(NAMES[3],))
+    with pytest.raises(NodeError, match=f"changed on the way each time .*{NAMES[3]}"):
+        require_found(sources({0: b"bad", 2: b"bad"}), ranks, [NAMES[3]])
+    require_found(sources({}), ranks, [])
+
+
+def test_holder_looks_at_its_own_copy_of_a_lost_file(sources: Any) -> None:
+    found, ranks = sources({1: b""}), Alone()
+    path = found.home.folder(WHICH) / NAMES[3]
+    path.parent.mkdir(mode=0o700)
+    for copy, fault in ((content(NAMES[3]), NodeError), (content(NAMES[3])[::-1], CheckpointError)):
+        path.write_bytes(copy)
+        with pytest.raises(fault):
+            require_found(found, ranks, [NAMES[3]])
 
 
 def test_each_file_is_read_from_the_store_by_one_node_and_bytes_are_spread() -> None:

@@ -129,6 +129,19 @@ def test_peer_that_cannot_be_asked_is_no_evidence_against_the_newest_save(model:
     assert after(again, 0) == after(first, 4)
 
 
+def test_network_that_changes_bytes_is_no_evidence_against_the_newest_save(model: Any) -> None:
+    first = model.attempt(6, saves=[2], flush=20)
+    model.attempt(6, saves=[4], break_store=True, await_copied=4)
+    shutil.rmtree(model.nvme / "node1")
+    failed = model.attempt(6, nodes=[0, 2], garble=[1])
+    assert [rank["error"][0] for rank in failed] == ["RankError"] * 4
+    assert {rank["culprit"] for rank in failed} == {"host2"}
+    assert "changed on the way each time" in failed[0]["error"][1]
+    again = model.attempt(6, nodes=[0, 2], spoil=True)
+    assert again[0]["restored"]["step"] == 4
+    assert after(again, 0) == after(first, 4)
+
+
 def test_buddy_that_is_away_costs_the_copy_and_not_the_save(model: Any) -> None:
     ranks = model.attempt(4, saves=[2, 4], deaf=[0], flush=20, await_copied=4)
     assert [rank["durable"] for rank in ranks] == [4] * 4

@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from steelrail.checkpoints import bring, buddy, edge, fence, restore, save, upload
 from steelrail.checkpoints.edge import Checkpoints, open_checkpoints
+from steelrail.clients import peers
 from steelrail.clients.ranks import RankPlace
 from steelrail.clients.store import Store
 from steelrail.config import schema
@@ -150,6 +151,18 @@ def deafen(checkpoints: Checkpoints) -> None:
     checkpoints._peers.close()
 
 
+def garble() -> None:
+    """Whatever this process has from a peer changes on the way."""
+    real = peers.receive
+
+    def receive(*asked: Any) -> Any:
+        for chunk in real(*asked):
+            chunk[0] ^= 1
+            yield chunk
+
+    peers.receive = receive
+
+
 def await_copied(checkpoints: Checkpoints, result: dict[str, Any], step: int) -> None:
     """Return when every node that is to copy has said that it did, or that it could not."""
 
@@ -188,6 +201,8 @@ def attempt(rank: int, order: dict[str, Any], result: dict[str, Any]) -> None:
         fail_restore(order["fail_restore"][1])
     if node in order.get("deaf", ()):
         deafen(checkpoints)
+    if node in order.get("garble", ()):
+        garble()
     found = checkpoints.restore(tiny.state)
     if found is not None:
         fields = dataclasses.asdict(found)
