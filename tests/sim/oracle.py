@@ -41,7 +41,8 @@ class Twice:
 class Oracle:
     """``contents``: every state ever saved; ``base``: what each attempt that wrote down its start began from.
 
-    ``twice``: saves of which every node said that it has its second copy.
+    ``twice``: saves of which every node said that it has its second copy. ``let_go``: manifests that were removed, each
+    with the attempt that did.
     """
 
     server: Server
@@ -54,6 +55,7 @@ class Oracle:
     acked_step: int = 0
     last_put: dict[StepId, int] = field(default_factory=dict)
     stale: set[StepId] = field(default_factory=set)
+    let_go: set[tuple[StepId, int]] = field(default_factory=set)
     put_once: set[tuple[StepId, str]] = field(default_factory=set)
     manifests: dict[StepId, Manifest] = field(default_factory=dict)
     encoded: dict[StepId, bytes] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Oracle:
 
     def _folder_changed(self, verb: str, which: StepId, name: str, process: Process) -> None:
         if verb == "delete":
-            self._deleted(which, name)
+            self._deleted(which, name, process.epoch)
         elif name == MANIFEST:
             self._manifest_put(which, process)
         elif (which, name) not in self.put_once:
@@ -110,17 +112,20 @@ class Oracle:
             looked = process.looked > self.last_put.get(which, -1) or process.name in ("late", "copy")
             self.require("a stale attempt looked at the fence before its manifest", looked, which.folder)
 
-    def _deleted(self, which: StepId, name: str) -> None:
+    def _deleted(self, which: StepId, name: str, sweeper: int) -> None:
         """``which`` lost an object; the manifest must go first, and never the newest one that counts."""
         manifest = self.manifests.get(which)
         if manifest is None:
             return
         if name != MANIFEST:
             # A stale attempt's manifest may land in a folder that is being swept as unfinished: it was never whole.
-            if which not in self.stale:
+            # And a repeat of the manifest's put, late on its way, may bring it back once it was removed: the files then
+            # go on going, readers miss them by the sizes listed, and the next sweep removes what is left.
+            if which not in self.stale and (which, sweeper) not in self.let_go:
                 gone = not self._is_there(which) or not self._was_whole(manifest, name)
                 self.require("a manifest goes before its files", gone, which.folder)
             return
+        self.let_go.add((which, sweeper))
         if not self.rotten and self.is_whole(manifest) and self.counts(which):
             left = self.newest()
             kept = left is not None and left.step >= which.step
@@ -180,11 +185,16 @@ class Oracle:
         """Hear that a node has its second copy of a save; ``hosts``: of its attempt."""
         said = self.copies.setdefault((which, process.epoch), set())
         said.add(process.host)
+        older = [one for one in self.twice if one < which and one.epoch <= process.epoch]
         if said == hosts:
             self.twice[which] = Twice(len(hosts), hosts)
+            # Promised is the newest that is there twice. From now on these nodes may let go of older saves, those of
+            # earlier attempts on other sets of nodes too; nodes that are not among them keep their parts.
+            for host in hosts:
+                self.host_lost(host, older)
         if process.epoch < self.newest_claim:
             # A stale attempt that the store does not reach believes that its newer saves count.
-            self.host_lost(process.host, [one for one in self.twice if one < which])
+            self.host_lost(process.host, older)
 
     def host_lost(self, host: int, saves: Iterable[StepId] | None = None) -> None:
         """Hear that what a host held (of ``saves``, else of all) is gone."""

@@ -40,8 +40,16 @@ class _Board:
     closing: bool = False
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Saves of which a node holds its ward's files beside its own, newest few; and those that it copies or is to."""
+
+    held: frozenset[StepId]
+    coming: frozenset[StepId]
+
+
 class Copier:
-    """The thread of one node. ``admit`` gives it a save, ``held`` says which ones it has copied, ``close`` ends it."""
+    """The thread of one node. ``admit`` gives it a save, ``copies`` says which are copied, ``close`` ends it."""
 
     def __init__(self, home: Home, peers: Peers, emit: Emit) -> None:
         # A copy is no sign of life: it goes on while the step loop hangs.
@@ -51,17 +59,12 @@ class Copier:
         self._thread.start()
 
     @property
-    def held(self) -> frozenset[StepId]:
-        """The newest saves of which this node holds its ward's files beside its own."""
-        with self._turn:
-            return frozenset(self._board.held)
-
-    @property
-    def wanted(self) -> set[StepId]:
-        """Saves that are being copied, or wait for it."""
+    def copies(self) -> Copies:
+        """What it has copied, and what it still does."""
         with self._turn:
             waiting = {self._board.waiting.id} if self._board.waiting else set()
-            return waiting | ({self._board.working} if self._board.working else set())
+            working = {self._board.working} if self._board.working else set()
+            return Copies(frozenset(self._board.held), frozenset(waiting | working))
 
     def admit(self, manifest: Manifest) -> None:
         """Have a save copied once the one at hand is over; one that still waits is left out for it."""
@@ -163,6 +166,11 @@ def in_parallel(work: Callable[[CheckpointFile], None], files: Iterable[Checkpoi
             raise
 
 
-def newest_held(held: Collection[frozenset[StepId]]) -> StepId | None:
+def newest_held(said: Collection[Copies]) -> StepId | None:
     """Return the newest save of which every node has copied its ward's files. Pure."""
-    return max(frozenset.intersection(*held), default=None) if held else None
+    return max(frozenset.intersection(*(one.held for one in said)), default=None) if said else None
+
+
+def soon_held(said: Collection[Copies]) -> frozenset[StepId]:
+    """Return the saves that every node has copied or is copying: by now all may have said that they did. Pure."""
+    return frozenset.intersection(*(one.held | one.coming for one in said)) if said else frozenset()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.agree import Ranks
-from steelrail.checkpoints.buddy import Copier, newest_held
+from steelrail.checkpoints.buddy import Copier, Copies
 from steelrail.checkpoints.layout import StepId, local_root
 from steelrail.checkpoints.lineage import Rollback
 from steelrail.checkpoints.manifest import Manifest, Plain
@@ -74,8 +74,7 @@ class Checkpoints:
         self._uploader = Uploader(home, ranks.place.node_rank, emit) if ranks.leads_node else None
         copies = peers is not None and home.settings.buddy and ranks.leads_node
         self._copier = Copier(home, peers, emit) if copies and peers is not None else None
-        # What stays on NVMe until a newer one is durable or twice there. The saving thread's, once there are saves.
-        self._safe: StepId | None = None
+        self._node_sweep = retention.NodeSweep(home)  # the saving thread's, once there are saves
         self._copy = HostCopy()
         self._saving: Saving | None = None
         self._newest: StepId | None = None
@@ -122,7 +121,8 @@ class Checkpoints:
         if restored is None:
             return None
         found, manifest = restored
-        self._newest = self._safe = manifest.id
+        self._newest = manifest.id
+        self._node_sweep.resumed(manifest.id)
         self._take_up(manifest)
         said = {"step": found.step, "where": found.where, "seconds": found.seconds, "epoch": found.epoch}
         self._emit("restore", **said, bytes=asdict(found.read))
@@ -207,14 +207,15 @@ class Checkpoints:
         except (CheckpointError, NodeError) as error:
             self._discard(StepId(draft.step, self._home.epoch))
             return Outcome(None, f"{error}")
-        said = self._ranks.gather((self._uploader.status if self._uploader else None, self._held()))
+        own = (self._uploader.status if self._uploader else None, self._copier.copies if self._copier else None)
+        said = self._ranks.gather(own)
         statuses = tuple(status for status, _ in said)
         if self._ranks.place.rank == 0:
             seconds = clock.monotonic() - began
             self._emit("durable", step=draft.step, where="nvme", bytes=manifest.size_bytes, seconds=seconds)
         if self._uploader is not None:
             self._hand_over(self._uploader, manifest, statuses[0])
-            self._sweep(self._uploader, statuses[0], newest_held([held for _, held in said if held is not None]))
+            self._sweep(self._uploader, statuses[0], [copies for _, copies in said if copies is not None])
         return Outcome(manifest, None, statuses)
 
     def _discard(self, which: StepId) -> None:
@@ -228,19 +229,14 @@ class Checkpoints:
         if self._copier is not None:
             self._copier.admit(manifest)
 
-    def _held(self) -> frozenset[StepId] | None:
-        """Return the saves of which this node holds its second copy; none of ranks that have no part in that."""
-        return self._copier.held if self._copier else None
-
-    def _sweep(self, uploader: Uploader, leader: Status | None, held: StepId | None) -> None:
-        """Remove old saves from NVMe. ``held``: the newest that is there twice, on every node's word."""
-        wanted = uploader.wanted
-        if self._copier is not None:
-            durable = leader.durable if leader else None
-            self._safe = max((one for one in (self._safe, held, durable) if one is not None), default=None)
-            wanted |= self._copier.wanted | ({self._safe} if self._safe else set())
+    def _sweep(self, uploader: Uploader, leader: Status | None, said: list[Copies]) -> None:
+        """Remove old saves from NVMe. ``said``: by every node that copies."""
         try:
-            retention.sweep_node(self._home, wanted)
+            if self._copier is None:
+                retention.sweep_node(self._home, uploader.wanted)
+            else:
+                wanted = uploader.wanted | self._copier.copies.coming
+                self._node_sweep.sweep(wanted, leader.durable if leader else None, said)
         except (OSError, NodeError) as error:
             log.warning("old saves could not be removed from NVMe: %s", error)
 

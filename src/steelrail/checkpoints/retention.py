@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from steelrail.checkpoints import fence
+from steelrail.checkpoints.buddy import Copies, newest_held, soon_held
 from steelrail.checkpoints.keep import Held, Verdict, heldout_loss_of, judge
 from steelrail.checkpoints.layout import LOCAL_COMMIT, MANIFEST, StepId, parse_folder
 from steelrail.checkpoints.newest import objects_by_checkpoint, read_manifest, steps_prefix
@@ -79,13 +80,50 @@ def _remove(store: Store, run: str, key: str, held: Held) -> None:
         store.delete(store.key(run, key, "steps", held.which.folder, name))
 
 
+class NodeSweep:
+    """What stays on this node's NVMe until a newer save is as safe: durable, or twice there on every node's word."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._safe: StepId | None = None
+        self._taken_over: StepId | None = None
+
+    def resumed(self, which: StepId) -> None:
+        """Hear what this attempt goes on from. One taken over from NVMe may be there once only: it is not safe yet."""
+        if which.epoch == self._home.epoch:
+            self._taken_over = which
+        else:
+            self._safe = which
+
+    def sweep(self, wanted: Set[StepId], durable: StepId | None, said: Collection[Copies]) -> None:
+        """Remove what is not ``wanted``, nor among the newest, nor the last that is safe. ``said``: by every node."""
+        self._safe = max((one for one in (self._safe, newest_held(said), durable) if one is not None), default=None)
+        kept = {self._safe} if self._safe is not None else self._perhaps_safe()
+        sweep_node(self._home, wanted | soon_held(said) | kept)
+
+    def _perhaps_safe(self) -> set[StepId]:
+        """Return what was taken over and all before it: which of them was there twice went with the earlier attempt."""
+        if self._taken_over is None:
+            return set()
+        committed = {which for which, committed in on_node(self._home).items() if committed}
+        return {which for which in committed if which.epoch < self._home.epoch} | {self._taken_over}
+
+
+def on_node(home: Home) -> dict[StepId, bool]:
+    """Return the saves on this node's NVMe, and of each whether it was committed.
+
+    Those of a newer attempt are none of this one's, which is stale then and does not know what the newer one needs.
+    """
+    there = (which for path in home.local.iterdir() if (which := parse_folder(path.name)) is not None)
+    return {which: (home.folder(which) / LOCAL_COMMIT).is_file() for which in there if which.epoch <= home.epoch}
+
+
 def sweep_node(home: Home, wanted: Set[StepId]) -> None:
     """Remove old saves, and the copies in them, from this node's NVMe.
 
     Kept are the newest two commits, those of ``wanted``, and newer ones.
     """
-    there = [which for path in home.local.iterdir() if (which := parse_folder(path.name)) is not None]
-    for which in local_removals({which: (home.folder(which) / LOCAL_COMMIT).is_file() for which in there}, wanted):
+    for which in local_removals(on_node(home), wanted):
         remove_folder(home.folder(which))
 
 

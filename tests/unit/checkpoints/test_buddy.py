@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from steelrail.checkpoints import buddy
-from steelrail.checkpoints.buddy import Copier, newest_held
+from steelrail.checkpoints.buddy import Copier, Copies, newest_held, soon_held
 from steelrail.checkpoints.layout import LOCAL_COMMIT, METADATA, StepId
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest
 from steelrail.clients.peers import PeerError
@@ -181,6 +181,15 @@ def test_newest_save_that_is_there_twice_is_kept_until_a_newer_one_is(model: Any
     assert model.attempt(8, nodes=[2, 1])[0]["restored"]["step"] == 2
 
 
+def test_save_that_was_taken_over_is_not_safe_before_it_is_there_twice(model: Any) -> None:
+    model.attempt(4, saves=[2], break_store=True, await_copied=2)
+    model.attempt(4, saves=[4], deaf=[0, 1], break_store=True, await_copied=4)
+    ranks = model.attempt(8, saves=[6, 8], deaf=[0, 1], break_store=True, settings={"max_behind": 9}, await_copied=8)
+    assert [rank["restored"]["step"] for rank in ranks] == [4] * 4
+    shutil.rmtree(model.nvme / "node0")
+    assert model.attempt(8, nodes=[2, 1])[0]["restored"]["step"] == 2
+
+
 def manifest(which: StepId) -> Manifest:
     files = [
         CheckpointFile(name=f"__{node}_0.distcp", size_bytes=4, sha256="", rank=node, node_rank=node, host=f"h{node}")
@@ -265,11 +274,11 @@ def test_save_that_waits_is_left_out_for_a_newer_one(thread: Callable[..., Threa
         threading.Event().wait(0.01)
     one.copier.admit(manifest(B))
     one.copier.admit(manifest(C))
-    assert one.copier.wanted == {A, C}
+    assert one.copier.copies.coming == {A, C}
     go.set()
     one.await_events(2)
     assert [which for _, which, _ in one.asked] == [A, C]
-    assert one.copier.held == {A, C}
+    assert one.copier.copies.held == {A, C}
 
 
 def test_peer_that_is_away_for_a_moment_is_asked_again(thread: Callable[..., Thread]) -> None:
@@ -288,7 +297,7 @@ def test_copy_that_fails_is_said_and_the_next_is_made(thread: Callable[..., Thre
     one.await_events(2)
     assert [kind for kind, _ in one.events] == ["note", "copied"]
     assert "no second copy of step 2 of h0" in one.events[0][1]["text"]
-    assert one.copier.held == {B}
+    assert one.copier.copies.held == {B}
 
 
 def test_copy_that_would_leave_no_room_for_the_next_save_is_not_made(
@@ -302,7 +311,17 @@ def test_copy_that_would_leave_no_room_for_the_next_save_is_not_made(
     assert one.asked == []
 
 
+def copies(held: set[StepId], coming: set[StepId] | None = None) -> Copies:
+    return Copies(frozenset(held), frozenset(coming or ()))
+
+
 def test_newest_that_every_node_holds_counts() -> None:
-    assert newest_held([frozenset({A, B}), frozenset({B, A, C}), frozenset({A, B})]) == B
-    assert newest_held([frozenset({A}), frozenset({B})]) is None
+    assert newest_held([copies({A, B}), copies({B, A, C}), copies({A, B}, {C})]) == B
+    assert newest_held([copies({A}), copies({B})]) is None
     assert newest_held([]) is None
+
+
+def test_save_that_the_last_nodes_are_copying_may_be_there_twice_by_now() -> None:
+    assert soon_held([copies({A, B}), copies({A}, {B, C})]) == {A, B}
+    assert soon_held([copies({A, B}), copies({A}, {C})]) == {A}
+    assert soon_held([]) == set()

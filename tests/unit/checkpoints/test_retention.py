@@ -5,14 +5,17 @@ import logging
 import pytest
 
 from steelrail.checkpoints import fence, retention
+from steelrail.checkpoints.buddy import Copies
 from steelrail.checkpoints.keep import judge
-from steelrail.checkpoints.layout import MANIFEST, METADATA, StepId
+from steelrail.checkpoints.layout import LOCAL_COMMIT, MANIFEST, METADATA, StepId, parse_folder
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest, encode
 from steelrail.checkpoints.place import Home
-from steelrail.checkpoints.retention import local_removals
+from steelrail.checkpoints.retention import NodeSweep, local_removals
 from steelrail.clients.store import Store
 from steelrail.config.schema import Checkpoints
 from steelrail.errors import BusyError
+
+EPOCH = 5
 
 
 def put(store: Store, key: str, which: StepId, *, size: int = 3, loss: float | None = None) -> None:
@@ -111,3 +114,58 @@ def test_nvme_keeps_the_save_that_is_being_written() -> None:
 
 def test_nvme_without_a_commit_is_left_alone() -> None:
     assert local_removals({StepId(4, 2): False}, set()) == []
+
+
+@pytest.fixture
+def nvme(tmp_path) -> Home:
+    """One node's NVMe in the eyes of attempt ``EPOCH``, which needs no store."""
+    return Home(Store.__new__(Store), "run", "key", EPOCH, tmp_path, Checkpoints())
+
+
+def on_nvme(nvme: Home, *saves: StepId) -> None:
+    for which in saves:
+        nvme.folder(which).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (nvme.folder(which) / LOCAL_COMMIT).write_text("")
+
+
+def left(nvme: Home) -> list[StepId]:
+    return sorted(which for path in nvme.local.iterdir() if (which := parse_folder(path.name)) is not None)
+
+
+def copies(held: set[StepId], coming: set[StepId] | None = None) -> Copies:
+    return Copies(frozenset(held), frozenset(coming or ()))
+
+
+def test_stale_attempt_leaves_a_newer_ones_saves_on_nvme_alone(nvme: Home) -> None:
+    newer = [StepId(step, EPOCH + 1) for step in (2, 4, 6)]
+    on_nvme(nvme, StepId(8, EPOCH - 1), *(StepId(step, EPOCH) for step in (3, 5, 7)), *newer)
+    NodeSweep(nvme).sweep(set(), None, [copies({StepId(7, EPOCH)})])
+    assert left(nvme) == sorted([StepId(5, EPOCH), StepId(7, EPOCH), *newer])
+
+
+def test_saves_before_one_that_was_taken_over_stay_until_one_is_safe(nvme: Home) -> None:
+    taken_over, past = StepId(4, EPOCH), [StepId(2, EPOCH - 2), StepId(4, EPOCH - 1)]
+    on_nvme(nvme, *past, taken_over, *(StepId(step, EPOCH) for step in (6, 8, 10)))
+    sweep = NodeSweep(nvme)
+    sweep.resumed(taken_over)
+    sweep.sweep(set(), None, [copies({taken_over}), copies(set())])
+    assert left(nvme) == sorted([*past, taken_over, StepId(8, EPOCH), StepId(10, EPOCH)])
+    sweep.sweep(set(), None, [copies({taken_over}), copies({taken_over})])
+    assert left(nvme) == [taken_over, StepId(8, EPOCH), StepId(10, EPOCH)]
+
+
+@pytest.mark.parametrize("durable", [None, StepId(6, EPOCH)])
+def test_saves_before_one_that_is_durable_go(nvme: Home, durable: StepId | None) -> None:
+    resumed = StepId(4, EPOCH - 1 if durable is None else EPOCH)
+    on_nvme(nvme, StepId(2, EPOCH - 1), resumed, *(StepId(step, EPOCH) for step in (6, 8, 10)))
+    sweep = NodeSweep(nvme)
+    sweep.resumed(resumed)
+    sweep.sweep(set(), durable, [copies(set()), copies(set())])
+    assert left(nvme) == [durable or resumed, StepId(8, EPOCH), StepId(10, EPOCH)]
+
+
+def test_save_whose_last_copies_are_on_their_way_stays_beside_the_last_safe_one(nvme: Home) -> None:
+    safe, soon = StepId(2, EPOCH), StepId(4, EPOCH)
+    on_nvme(nvme, *(StepId(step, EPOCH) for step in (2, 3, 4, 6, 8)))
+    NodeSweep(nvme).sweep(set(), None, [copies({safe, soon}), copies({safe}, {soon})])
+    assert left(nvme) == [safe, soon, StepId(6, EPOCH), StepId(8, EPOCH)]
