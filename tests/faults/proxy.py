@@ -55,7 +55,8 @@ class Asked:
 class Fault:
     """What befalls the next ``times`` requests of a verb and key (a piece of it) after ``skip`` of them went through.
 
-    ``then`` is called when one is met, before anything of it is carried out.
+    ``then`` is called when one is met, before anything of it is carried out; ``after`` once the server has answered,
+    before the client hears of it.
     """
 
     kind: Kind
@@ -69,6 +70,7 @@ class Fault:
     rate: float = 0.0
     access_key: str = ""
     then: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
     met: list[Asked] = field(default_factory=list)
     happened: threading.Event = field(default_factory=threading.Event)
 
@@ -200,6 +202,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.hang_up()
             return
         status, headers, data = self.ask(fault, body)
+        fault.after()
         if fault.kind == "reset-after":
             self.hang_up()
             return

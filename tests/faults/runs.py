@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ class Case:
     outputs: list[Path] = field(default_factory=list)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    model: str = ""
 
     @classmethod
     def bare(cls, folder: Path, server: Server, endpoint: str, prefix: str) -> Case:
@@ -174,10 +175,19 @@ class Case:
 
     @property
     def root(self) -> RunFolder:
-        """The one model's folder."""
-        found = [path for path in (self.folder / "results" / NAME / "train").glob("????????????") if path.is_dir()]
+        """The one model's folder, or that of the ``model`` that is looked at."""
+        found = [key for key in self.models() if self.model in ("", key)]
         assert len(found) == 1, found
-        return RunFolder(found[0])
+        return RunFolder(self.folder / "results" / NAME / "train" / found[0])
+
+    def models(self) -> list[str]:
+        """Return the keys that were trained, or begun."""
+        train = self.folder / "results" / NAME / "train"
+        return sorted(path.name for path in train.glob("????????????") if path.is_dir())
+
+    def of(self, model: str) -> Case:
+        """Return the same run, to look at one of several models."""
+        return replace(self, model=model)
 
     def attempts(self) -> int:
         """Return how many attempts began."""
@@ -194,6 +204,16 @@ class Case:
     def endings(self) -> list[str]:
         """Return how attempts ended, oldest first."""
         return [str(one.data["ending"]) for one in read_events(self.root.ledger) if one.kind == "attempt_end"]
+
+    def ending(self, attempt: int) -> Event:
+        """Return the supervisor's word on an attempt that ended."""
+        events = read_events(self.root.ledger)
+        return next(one for one in events if one.kind == "attempt_end" and one.attempt == attempt)
+
+    def jobs(self, attempts: Sequence[int]) -> set[str]:
+        """Return the jobs to which attempts belong."""
+        events = read_events(self.root.ledger)
+        return {one.data["job_id"] for one in events if one.kind == "attempt_start" and one.attempt in attempts}
 
     def events(self, attempt: int, kind: str, rank: int = 0) -> list[Event]:
         """Return the events of one kind of a rank's attempt, as far as they are written."""
@@ -234,6 +254,13 @@ class Case:
         """Return what the ranks of an attempt said."""
         path = self.root.log(attempt)
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def pid(self, attempt: int, rank: int) -> int:
+        """Return the process of a rank of an attempt that runs."""
+        beat = read_heartbeat(self.root.heartbeat(rank))
+        assert beat is not None
+        assert (beat.attempt, process.alive(beat.pid)) == (attempt, True)
+        return beat.pid
 
     def pids(self) -> list[int]:
         """Return the ranks' processes that live."""

@@ -44,6 +44,11 @@ class RunFolder:
         return self.root / "run.json"
 
     @property
+    def shards_manifest(self) -> Path:
+        """The data that this key is made of: what ``shards/manifest.json`` was when the job was submitted."""
+        return self.root / "shards.json"
+
+    @property
     def ledger(self) -> Path:
         """Events of the supervisor: starts and ends of attempts (JSON lines)."""
         return self.root / "ledger.jsonl"

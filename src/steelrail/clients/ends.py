@@ -17,7 +17,7 @@ from steelrail.formats.srun import TaskEnd, parse_task_ends
 
 # For a node's process that is still loading: it listens once it has loaded.
 _DISMISSED_SECONDS = 3.0
-_OUT_OF_MEMORY = "Out Of Memory"
+OUT_OF_MEMORY = "Out Of Memory"
 
 
 def ends_file(log: Path, node_rank: int) -> Path:
@@ -60,7 +60,7 @@ def merge_ends(
         if not own and whole is not None and whole.exit_code not in CLEAN_EXITS:
             own = (replace(whole, rank=node * ranks_per_node),)
         if any(end.rank == node and end.out_of_memory for end in processes):
-            own = tuple(replace(end, how=_OUT_OF_MEMORY) if end.killed else end for end in own)
+            own = tuple(replace(end, how=OUT_OF_MEMORY) if end.killed else end for end in own)
         found += own
     return tuple(found)
 

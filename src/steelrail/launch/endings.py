@@ -9,6 +9,7 @@ from typing import Literal
 from steelrail.artifacts.train import Ending
 from steelrail.artifacts.trainer import EXIT_DONE, EXIT_ERROR, EXIT_FULL, EXIT_ROLLED_BACK, EXIT_SAVED
 from steelrail.formats.srun import TaskEnd
+from steelrail.launch.memory import DO, HOST
 
 # What a healthy rank raises because another one is gone: never the cause.
 _OF_A_PEER = (
@@ -46,12 +47,12 @@ class RankFault:
     def of_a_peer(self) -> bool:
         """Whether this only says that another rank was gone."""
         text = f"{self.type} {self.message}".lower()
-        return any(mark in text for mark in _OF_A_PEER)
+        return self.type not in DO and any(mark in text for mark in _OF_A_PEER)
 
     @property
     def mark(self) -> str:
-        """What makes two faults the same."""
-        return f"{self.type}: {' '.join(self.message.split())[:200]}"
+        """What makes two faults the same. Of memory that ran out every number differs each time."""
+        return self.type if self.type in DO else f"{self.type}: {' '.join(self.message.split())[:200]}"
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,10 @@ def _error(seen: Observed) -> Verdict:
     killed, fault = _killed(seen), _own_fault(seen)
     if fault is not None and not (killed and killed.out_of_memory):
         return _of_fault(fault)
+    if killed is not None and killed.out_of_memory:
+        return _without_a_word(seen, killed, f"was killed, {HOST}: {killed.how}; {DO[HOST]}", HOST)
     if killed is not None:
-        how = "ran out of memory on its host" if killed.out_of_memory else f"was ended by a signal ({killed.how})"
+        how = f"was ended by a signal ({killed.how})"
         return _without_a_word(seen, killed, how, f"rank killed: {killed.how}")
     if seen.starter_killed is not None and not seen.task_ends:
         # What ranks say then is of each other alone. Where ends were seen, it is we who ended the rest.
@@ -258,7 +261,8 @@ def _silent(code: int) -> int:
 
 def _of_fault(fault: RankFault) -> Verdict:
     at = "" if fault.step is None else f" at step {fault.step}"
-    reason = f"rank {fault.rank} on {fault.host}{at}: {fault.type}: {fault.message}"
+    do = f"; {DO[fault.type]}" if fault.type in DO else ""
+    reason = f"rank {fault.rank} on {fault.host}{at}: {fault.type}: {fault.message}{do}"
     return Verdict(
         Ending.JOB_ERROR, reason, fault.exit_code, fault.host, fault.rank, fault.mark, fault.step, fault.trace
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from steelrail.artifacts.fabric import FabricReport
 from steelrail.artifacts.files import read_artifact, results_folder, write_whole
 from steelrail.artifacts.shards import ShardsManifest
+from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
 from steelrail.clients.disk import sha256_file
 from steelrail.config import keys
@@ -35,6 +36,18 @@ def read_inputs(run: Run) -> Inputs:
     init = run.train.init_from
     digest = None if init is None else folder_digest(Path(init), results / "train" / "digests.json")
     return Inputs(keys.train_key(run, manifest.data_digest, digest), manifest, digest)
+
+
+def require_weights(run: Run, folder: RunFolder) -> None:
+    """Raise ``InputError`` when the initial weights are no longer those of the key of ``folder``."""
+    init = run.train.init_from
+    if init is None:
+        return
+    manifest = read_artifact(folder.shards_manifest, ShardsManifest)
+    digest = folder_digest(Path(init), folder.root.parent / "digests.json")
+    if keys.train_key(run, manifest.data_digest, digest) != folder.root.name:
+        do = "put them back, or run train again: other weights make another model, of a key of its own"
+        raise InputError(must("initial weights", f"those of key {folder.root.name}", "changed", init, do))
 
 
 def read_fabric(run: Run) -> FabricReport | None:

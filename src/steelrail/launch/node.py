@@ -28,7 +28,7 @@ from steelrail import log
 from steelrail.artifacts.files import on_results
 from steelrail.artifacts.trainer import CLEAN_EXITS, EXIT_DONE, EXIT_ERROR, EXIT_FULL, exit_code_of
 from steelrail.clients import clock, process
-from steelrail.clients.ends import ends_file, write_end
+from steelrail.clients.ends import OUT_OF_MEMORY, ends_file, write_end
 from steelrail.clients.ranks import NODE_STARTED, RankPlace, rank_place
 from steelrail.errors import FullError
 from steelrail.formats.srun import TaskEnd
@@ -74,6 +74,7 @@ class Node:
     failed: float | None = None
     bad: int = 0
     taken_down: bool = False
+    oom_kills: int = field(default_factory=process.oom_kills)
 
     @property
     def living(self) -> list[Member]:
@@ -239,11 +240,17 @@ def _notice(node: Node, one: Member) -> None:
     if code in CLEAN_EXITS:
         return
     how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"Signal {-code}"
-    if node.taken_down and code == -signal.SIGKILL:
-        how = TAKEN_DOWN
+    if code == -signal.SIGKILL:
+        how = TAKEN_DOWN if node.taken_down else _who_killed(node, how)
     write_end(node.ends, TaskEnd(one.rank, node.place.host, how, code if code > 0 else None))
     node.failed = clock.monotonic() if node.failed is None else node.failed
     node.bad = node.bad or one.code
+
+
+def _who_killed(node: Node, how: str) -> str:
+    """Say that it was the kernel for want of memory, where its count tells: a step's end is no word of one rank."""
+    killed = process.oom_kills() - node.oom_kills
+    return f"{OUT_OF_MEMORY}, it seems: the kernel killed {killed} for that on this host meanwhile" if killed else how
 
 
 def _take_down_if_due(node: Node) -> None:

@@ -25,6 +25,7 @@ from steelrail.config.drills import drill_at
 from steelrail.config.schema import Category, Run
 from steelrail.launch.endings import RankFault
 from steelrail.launch.freeze import Frozen, read_frozen
+from steelrail.launch.memory import ran_out
 from steelrail.launch.probes import probe_node
 from steelrail.launch.pulse import Ears, Pulse
 from steelrail.launch.tally import Tally
@@ -126,13 +127,13 @@ def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:
 def _fail(
     error: BaseException, folder: RunFolder, attempt: int, place: RankPlace, events: EventWriter, pulse: Pulse
 ) -> tuple[int, str]:
-    code = exit_code_of(error)
-    message = " ".join(str(error).split())[:2000]
+    code, out = exit_code_of(error), ran_out(error)
+    name, message = type(error).__name__, " ".join(str(error).split())[:2000]
     fault = RankFault(
         rank=place.rank,
         host=getattr(error, "culprit", None) or place.host,
-        type=_kind(error),
-        message=message,
+        type=out or name,
+        message=message if out is None else f"{name}: {message}",
         step=pulse.step,
         trace="".join(traceback.format_exception(error))[-20_000:],
         exit_code=code,
@@ -142,14 +143,6 @@ def _fail(
     _log.error("rank %d on %s failed at %s\n%s", place.rank, place.host, pulse.doing, fault.trace)
     write_whole(folder.error(attempt, place.rank), json.dumps(asdict(fault), indent=1).encode())
     return code, f"{fault.type}: {message}"
-
-
-def _kind(error: BaseException) -> str:
-    """Name of the error; running out of memory is named as such wherever it happened."""
-    name = type(error).__name__
-    if name == "OutOfMemoryError":
-        return "OutOfMemoryError (GPU)"
-    return "MemoryError (host)" if isinstance(error, MemoryError) else name
 
 
 def _end(events: EventWriter, code: int, reason: str) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from steelrail import log
-from steelrail.artifacts.files import read_artifact, results_folder
+from steelrail.artifacts.files import read_artifact
 from steelrail.artifacts.shards import DataShard, ShardsManifest
 from steelrail.checkpoints.edge import Checkpoints
 from steelrail.checkpoints.lineage import left_out
@@ -128,7 +128,8 @@ def _begin_staging(rank: Rank) -> Data:
     """Begin to copy data shards, those of the steps that are expected next first; one rank a node copies."""
     rank.enter("staging", "stage in")
     run, place = rank.run, rank.place
-    manifest = read_artifact(results_folder(run) / "shards" / "manifest.json", ShardsManifest)
+    # Not the run's present one: its data may be made anew while the job of this key lives.
+    manifest = read_artifact(rank.folder.shards_manifest, ShardsManifest)
     train = run.train
     plan = RankPlan(place.rank, place.world_size, train.global_batch_sequences, train.micro_batch_sequences)
     folder = shards_folder(run)

@@ -19,6 +19,7 @@ from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
 from steelrail.clients.store import Store
 from steelrail.launch import traces
+from steelrail.launch.inputs import require_weights
 from steelrail.train.context import TrainState
 from steelrail.train.deterministic import choices, departure
 from steelrail.train.edge import first_weights, versions
@@ -109,6 +110,8 @@ def _begin(rank: Rank, state: TrainState, rollbacks: Sequence[Rollback]) -> None
         _log.warning("%s", said)
         rank.events.write("note", text=said)
     rank.events.enter("startup")
+    if rank.place.rank == 0:
+        require_weights(rank.run, rank.folder)
     first_weights(rank.run, state, lambda: rank.pulse.beat(None, "first weights"))
     if rank.place.rank == 0:
         _log.info("training begins from %s", rank.run.train.init_from or f"random weights, seed {rank.run.train.seed}")

@@ -14,7 +14,7 @@ import submitit
 from submitit.core.utils import FailedJobError, environment_variables
 
 from steelrail import log
-from steelrail.artifacts.files import results_folder
+from steelrail.artifacts.files import results_folder, write_artifact
 from steelrail.artifacts.train import TrainRecord
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.clients import clock
@@ -176,6 +176,7 @@ def _freeze(run: Run, inputs: Inputs, folder: RunFolder) -> Frozen:
     rate = None if price is None else str(usd_per_gpu_hour(price))
     before = read_jobs(folder)
     frozen = freeze(folder, run, rate)
+    write_artifact(folder.shards_manifest, inputs.manifest)
     if before and before[-1].code_digest != frozen.code_digest:
         _log.info("key %s goes on with the present code %s", inputs.key, frozen.code_digest)
         _log.info("earlier attempts of it used %s", before[-1].code_digest or "unknown code")

@@ -5,6 +5,7 @@ from steelrail.artifacts.trainer import EXIT_FULL, EXIT_ROLLED_BACK, EXIT_SAVED
 from steelrail.errors import NodeError
 from steelrail.formats.srun import TaskEnd
 from steelrail.launch.endings import Hang, Observed, RankFault, close, judge
+from steelrail.launch.memory import DO, GPU, HOST
 
 SAVED = dict.fromkeys(range(4), EXIT_SAVED)
 
@@ -92,8 +93,21 @@ def test_a_rank_that_left_with_a_code_is_named_though_others_were_killed_after_i
 
 
 def test_out_of_memory_on_the_host_is_named_even_beside_a_fault():
-    ends = [TaskEnd(3, "node3", "Out Of Memory", None)]
-    assert "out of memory on its host" in judge(seen(faults=[fault()], task_ends=ends)).reason
+    verdict = judge(seen(faults=[fault()], task_ends=[TaskEnd(3, "node3", "Out Of Memory", None)]))
+    assert (verdict.rank, verdict.mark) == (3, HOST)
+    assert verdict.reason == f"rank 3 on node3 was killed, {HOST}: Out Of Memory; {DO[HOST]}"
+
+
+@pytest.mark.parametrize("which", [HOST, GPU])
+def test_memory_that_ran_out_is_one_error_whatever_its_numbers_and_says_what_to_do(which):
+    first, again = (judge(seen(faults=[fault(kind=which, message=f"tried to get {size}")])) for size in (20, 30))
+    assert first.mark == again.mark == which
+    assert f"{which}: tried to get 20; {DO[which]}" in first.reason
+
+
+def test_a_gpu_that_has_no_memory_for_nccl_is_not_a_peers_fault():
+    peer = fault(0, 9.0, "DistBackendError", "remote process exited or there was a network error")
+    assert judge(seen(faults=[peer, fault(2, 10.0, GPU, "DistBackendError: NCCL error")])).rank == 2
 
 
 def test_the_exit_code_of_our_own_errors_is_kept():

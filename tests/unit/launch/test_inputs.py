@@ -4,8 +4,9 @@ import time
 import pytest
 from rundir import write_fabric, write_inputs
 
-from steelrail.artifacts.files import results_folder
+from steelrail.artifacts.files import results_folder, write_artifact
 from steelrail.errors import ConfigError, InputError
+from steelrail.launch.freeze import run_folder
 from steelrail.launch.inputs import (
     admitting_fabric,
     check_inputs,
@@ -13,6 +14,7 @@ from steelrail.launch.inputs import (
     left_out,
     read_inputs,
     receipt_warnings,
+    require_weights,
 )
 
 
@@ -53,6 +55,18 @@ def test_weights_are_read_once_while_they_are_not_touched(tmp_path, monkeypatch)
 def test_missing_weights_are_an_error(tmp_path):
     with pytest.raises(InputError, match=r"train.init_from must be a folder"):
         folder_digest(tmp_path / "nowhere", tmp_path / "cache.json")
+
+
+def test_initial_weights_that_are_no_longer_those_of_the_key_are_refused(here, change, tmp_path):
+    run = change(here, "train", init_from=str(weights(tmp_path)))
+    inputs = write_inputs(run, "data")
+    folder = run_folder(run, inputs.key)
+    write_artifact(folder.shards_manifest, inputs.manifest)
+    write_inputs(run, "other data")  # the run's, not this key's
+    require_weights(run, folder)
+    weights(tmp_path, b"weights2")
+    with pytest.raises(InputError, match=f"initial weights must be those of key {inputs.key}, is changed"):
+        require_weights(run, folder)
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(here):

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from steelrail.artifacts.trainer import EXIT_FULL
+from steelrail.clients import process
 from steelrail.clients.ends import read_ends
-from steelrail.launch.node import _HELD_BYTES, Member, _take
+from steelrail.clients.ranks import RankPlace
+from steelrail.formats.srun import TaskEnd
+from steelrail.launch.node import _HELD_BYTES, Member, Node, _take, _who_killed
 
 RANK = """
 import json, os, signal, sys, time
@@ -179,6 +182,15 @@ def test_a_killed_rank_takes_the_others_of_its_node_down_and_is_named_as_the_fir
     assert (first.rank, first.host, first.how, first.exit_code, first.killed) == (4, "node2", "Killed", None, True)
     assert sorted((end.rank, end.killed) for end in others) == [(3, False), (5, False)]
     assert nobody_left(node)
+
+
+def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_told_from_one_that_somebody_killed(monkeypatch, tmp_path):
+    node = Node(RankPlace(0, 1, 0, 0, 1, "node1"), tmp_path / "ends", os.getpid(), oom_kills=7)
+    monkeypatch.setattr(process, "oom_kills", lambda: 7)
+    assert _who_killed(node, "Killed") == "Killed"
+    monkeypatch.setattr(process, "oom_kills", lambda: 8)
+    end = TaskEnd(0, "node1", _who_killed(node, "Killed"), None)
+    assert (end.how.partition(":")[0], end.out_of_memory, end.killed) == ("Out Of Memory, it seems", True, True)
 
 
 def test_the_code_of_the_first_bad_end_is_that_of_the_node(start, tmp_path):

@@ -10,9 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from moto.server import ThreadedMotoServer
+from rundir import shards_manifest
 from safetensors.torch import save_file
 
 from steelrail.artifacts.events import EventWriter
+from steelrail.artifacts.files import write_artifact
 from steelrail.artifacts.trainer import RunFolder
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.layout import StepId
@@ -22,9 +24,11 @@ from steelrail.checkpoints.restore import RestoredFrom
 from steelrail.clients.disk import node_root
 from steelrail.clients.ranks import Master, RankPlace, free_port
 from steelrail.clients.store import Store
+from steelrail.config.keys import train_key
 from steelrail.config.schema import BadStep, Model
-from steelrail.errors import CheckpointError, ConfigError, StoreError
+from steelrail.errors import CheckpointError, ConfigError, InputError, StoreError
 from steelrail.launch import meet, resume
+from steelrail.launch.inputs import folder_digest
 from steelrail.train.edge import build
 from steelrail.train.generators import generator_state
 from steelrail.train.history import History, to_plain
@@ -77,7 +81,15 @@ def tuned(demo, change, tmp_path, endpoint, weights):
     run = change(demo, "train", model=MODEL, init_from=str(weights[1]))
     run = change(run, "store", endpoint=endpoint, bucket="bucket", prefix=tmp_path.name, retry_seconds=2.0)
     run = change(run, "node", nvme=str(tmp_path / "nvme"))
+    manifest = shards_manifest(run)
+    key = train_key(run, manifest.data_digest, folder_digest(weights[1], tmp_path / "digests.json"))
+    write_artifact(RunFolder(tmp_path / "nvme" / "train" / key).shards_manifest, manifest)
     return change(run, "shape", nodes=1, ranks_per_node=1)
+
+
+def run_folder_of(run):
+    """Return the folder of the fixture's key; what a test changes of the run later leaves it."""
+    return RunFolder(next(path for path in (Path(run.node.nvme) / "train").iterdir() if path.is_dir()))
 
 
 class Attempt:
@@ -91,7 +103,7 @@ class Attempt:
             key="key",
             epoch=epoch,
             attempt=number or epoch,
-            folder=RunFolder(Path(run.node.nvme) / "run-folder"),
+            folder=run_folder_of(run),
             place=PLACE,
             events=SimpleNamespace(write=self.say, enter=lambda category: self.say("enter", category=category)),
             pulse=SimpleNamespace(step=None, doing="", beat=lambda step, doing: self.beats.append(doing)),
@@ -143,6 +155,12 @@ def test_a_model_without_a_checkpoint_begins_from_its_initial_weights(tuned, wei
     assert (attempt.step, attempt.state.optimizer.step) == (0, 0)
     assert set(attempt.beats) >= {"first weights"}
     assert [data["category"] for kind, data in attempt.said if kind == "enter"] == ["restore", "startup"]
+
+
+def test_a_model_never_begins_from_other_weights_than_those_of_its_key(tuned, weights, group):
+    save_file({name: tensor + 1.0 for name, tensor in weights[0].items()}, weights[1] / "model.safetensors")
+    with pytest.raises(InputError, match="initial weights must be those of key"):
+        Attempt(tuned)
 
 
 def test_a_model_without_initial_weights_begins_from_its_seed(tuned, change, group):

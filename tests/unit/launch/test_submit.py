@@ -2,6 +2,8 @@ import pytest
 import submitit
 from rundir import attempt, frozen_folder, rank_did, write_inputs
 
+from steelrail.artifacts.files import read_artifact
+from steelrail.artifacts.shards import ShardsManifest
 from steelrail.artifacts.train import Ending
 from steelrail.clients.holder import this_process
 from steelrail.errors import BusyError, ConfigError, InputError, StoppedError
@@ -127,3 +129,11 @@ def test_a_job_that_goes_on_with_a_key_keeps_the_price_of_the_day_on_which_train
     assert submit._freeze(run, inputs, folder).usd_per_gpu_hour == "3"
     attempt(folder, 1, Ending.JOB_ERROR, Action.STOP)  # it began 1,000 s after 1970
     assert submit._freeze(run, inputs, folder).usd_per_gpu_hour == "2"
+
+
+def test_a_job_keeps_the_data_that_it_was_submitted_with_though_the_runs_are_made_anew(local):
+    inputs = write_inputs(local, "one")
+    folder = run_folder(local, inputs.key)
+    submit._freeze(local, inputs, folder)
+    write_inputs(local, "two")
+    assert read_artifact(folder.shards_manifest, ShardsManifest).data_digest == "one"
