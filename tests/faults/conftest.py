@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 # Helpers beside the tests are no package under pytest's importlib mode.
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import servers
+from dev_cluster import HOME, SCRIPT, Cluster, Project, copy_project, run
+from on_slurm import HEAD, OnSlurm, mend
 from proxy import Proxy
 from runs import DATA_PREFIX, NAME, WAIT_SECONDS, Case, Curve, until
 from servers import Server
@@ -37,8 +42,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def manifest(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shards manifest of the data that all runs train on, made by the chain's own commands."""
-    folder = tmp_path_factory.mktemp("data") / "run"
+    return make_data(server, tmp_path_factory.mktemp("data") / "run")
+
+
+def make_data(server: Server, folder: Path) -> Path:
+    """Have the data in a server's store; their manifest."""
     case = Case.bare(folder, server, servers.url(server), DATA_PREFIX)
+    case.settings["store"]["allow_http"] = True
     corpus = folder / "some.parquet"
     pq.write_table(pq.read_table(servers.PROJECT / "data" / "sample.parquet").slice(0, NUM_ROWS), corpus)
     case.settings["corpus"] = {"paths": [str(corpus)]}
@@ -104,6 +114,59 @@ def half(begun: Case, proxy: Proxy, tmp_path: Path) -> Iterator[Case]:
         assert made.leaks() == []
     finally:
         made.kill()
+
+
+@pytest.fixture(scope="session")
+def project() -> Iterator[Project]:
+    """The dev cluster, up, and its user's own copy of this project."""
+    run([str(SCRIPT), "up"], servers.PROJECT)
+    folder = HOME / "tests" / f"project-{uuid.uuid4().hex[:8]}"
+    run([str(SCRIPT), "as-user", "mkdir", "--parents", "-m", "0700", str(folder)], servers.PROJECT)
+    yield copy_project(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", params=["seaweedfs", "ceph"])
+def far(request: pytest.FixtureRequest, project: Project) -> Iterator[Server]:
+    """A real S3 server of its own, which the hosts of the dev cluster reach."""
+    made = servers.make(request.param, HEAD)
+    try:
+        made.start()
+        request.config.stash[TABLE].versions.append(made.version())
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def far_manifest(far: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shards manifest of the data in that server's store."""
+    return make_data(far, tmp_path_factory.mktemp("far") / "run")
+
+
+@pytest.fixture
+def slurm_case(project: Project, far: Server, far_manifest: Path) -> Iterator[OnSlurm]:
+    """A run of the test's own on a healthy cluster. No job and no process of it outlives the test."""
+    cluster = Cluster(project.folder)
+    made = OnSlurm.on(cluster, project, far, far_manifest)
+    try:
+        yield made
+        assert made.leaks() == []
+    finally:
+        mend(cluster)
+        made.kill()
+
+
+@pytest.fixture(scope="session")
+def calm(project: Project, far: Server, far_manifest: Path) -> Curve:
+    """Loss and token digest of every step of a run of eight ranks that nothing befell."""
+    case = OnSlurm.on(Cluster(project.folder), project, far, far_manifest)
+    try:
+        done = case.train()
+        assert done.code == 0, done.said
+        return case.curve()
+    finally:
+        case.kill()
 
 
 @pytest.fixture

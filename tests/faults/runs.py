@@ -138,13 +138,12 @@ class Case:
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Start ``steelrail train`` (or other words) in the background."""
-        file = self.folder / "run.yaml"
-        file.write_text(json.dumps(self.settings, indent=1))
+        file = self.write_run()
         output = self.folder / "out" / f"{len(self.outputs):02d}.txt"
         self.outputs.append(output)
         with output.open("wb") as said:
             driver = subprocess.Popen(
-                [str(PROGRAM), *(words or ("train",)), "--config", str(file)],
+                [*self.command(), *(words or ("train",)), "--config", str(file)],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -165,11 +164,25 @@ class Case:
         """Run ``steelrail train`` to its end."""
         return self.finish(self.begin(*words), seconds)
 
+    def write_run(self) -> Path:
+        """Write the run file."""
+        file = self.folder / "run.yaml"
+        file.write_text(json.dumps(self.settings, indent=1))
+        return file
+
+    def command(self) -> list[str]:
+        """Return how Steelrail is called."""
+        return [str(PROGRAM)]
+
     def environment(self) -> dict[str, str]:
         """Return this process's environment with the case's credentials alone."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SLURM_"))}
+        return {**kept, **self.own_environment()}
+
+    def own_environment(self) -> dict[str, str]:
+        """Return where the run finds its credentials."""
         own = {"AWS_SHARED_CREDENTIALS_FILE": str(self.credentials), "AWS_EC2_METADATA_DISABLED": "true"}
-        return {**kept, **own, "AWS_CONFIG_FILE": str(self.folder / "no-config")}
+        return {**own, "AWS_CONFIG_FILE": str(self.folder / "no-config")}
 
     # What can be seen of it.
 
