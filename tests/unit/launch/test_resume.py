@@ -82,9 +82,13 @@ def tuned(demo, change, tmp_path, endpoint, weights):
     run = change(run, "store", endpoint=endpoint, bucket="bucket", prefix=tmp_path.name, retry_seconds=2.0)
     run = change(run, "node", nvme=str(tmp_path / "nvme"))
     manifest = shards_manifest(run)
-    key = train_key(run, manifest.data_digest, folder_digest(weights[1], tmp_path / "digests.json"))
-    write_artifact(RunFolder(tmp_path / "nvme" / "train" / key).shards_manifest, manifest)
+    write_artifact(RunFolder(tmp_path / "nvme" / "train" / key_of(run, manifest)).shards_manifest, manifest)
     return change(run, "shape", nodes=1, ranks_per_node=1)
+
+
+def key_of(run, manifest):
+    weights = Path(run.train.init_from)
+    return train_key(run, manifest.data_digest, folder_digest(weights, weights.with_name("digests.json")))
 
 
 def run_folder_of(run):
@@ -239,7 +243,10 @@ def test_steps_left_out_and_the_tail_of_the_loss_survive_a_restart_and_count_as_
 @pytest.fixture
 def rolling(tuned, change):
     """A run that rolls back by at least three good steps."""
-    return change(tuned, "train", bad_step=BadStep(policy="roll_back", back_steps=3, leave_out_steps=2))
+    run = change(tuned, "train", bad_step=BadStep(policy="roll_back", back_steps=3, leave_out_steps=2))
+    root = run_folder_of(tuned).root
+    root.rename(root.with_name(key_of(run, shards_manifest(run))))
+    return run
 
 
 def saved_at(run, *steps):
