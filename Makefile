@@ -39,7 +39,7 @@ test-workflow: setup
 
 test-faults: setup ## the fault matrix of docs/faults.md on SeaweedFS and Ceph RGW; its last line is the verdict
 	@scripts/setup.sh --with ceph
-	$(BIN)/pytest --timeout 1200 tests/faults
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup --timeout 1200 tests/faults
 
 test-faults-quick: setup
 	$(BIN)/pytest --timeout 600 -m quick -k seaweedfs tests/faults

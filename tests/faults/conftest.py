@@ -33,7 +33,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     made = servers.make(request.param)
     try:
         made.start()
-        request.config.stash[TABLE].versions.append(made.version())
         yield made
     finally:
         made.close()
@@ -132,7 +131,6 @@ def far(request: pytest.FixtureRequest, project: Project) -> Iterator[Server]:
     made = servers.make(request.param, HEAD)
     try:
         made.start()
-        request.config.stash[TABLE].versions.append(made.version())
         yield made
     finally:
         made.close()
@@ -179,39 +177,37 @@ def shows(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return told
 
 
-TABLE = pytest.StashKey[Table]()
+TABLE = Table()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(number, moment): a row of the fault matrix in docs/faults.md")
     config.addinivalue_line("markers", "quick: part of `make test`")
-    config.stash[TABLE] = Table()
     os.umask(0o077)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         mark = item.get_closest_marker("row")
         assert mark is not None, f"{item.nodeid} must name its row: @pytest.mark.row(number, moment)"
         item.user_properties += [("row", mark.args[0]), ("moment", mark.args[1])]
+        # The dev cluster is one; what needs it runs beside what runs on this host alone.
+        item.add_marker(pytest.mark.xdist_group("hosts" if "project" in item.fixturenames else "here"))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report = yield
-    item.config.stash[TABLE].add(report)
-    return report
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    TABLE.add(report)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table = config.stash[TABLE]
     terminalreporter.section("fault matrix")
-    for line in table.lines():
+    for line in TABLE.lines():
         terminalreporter.write_line(line)
-    table.keep(Path(__file__).resolve().parents[2] / "bench" / "results" / "faults.json", config.args)
+    TABLE.keep(Path(__file__).resolve().parents[2] / "bench" / "results" / "faults.json", config.args)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # After pytest's own last line.
-    print(config.stash[TABLE].verdict())  # noqa: T201
+    # After pytest's own last line; of several processes the one that heard all reports says it.
+    if not hasattr(config, "workerinput"):
+        print(TABLE.verdict())  # noqa: T201

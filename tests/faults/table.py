@@ -14,6 +14,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+import servers
 import torch
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -41,13 +42,14 @@ class Line:
 class Table:
     """Lines by test, as their phases are reported."""
 
-    versions: list[str] = field(default_factory=list)
     found: dict[str, Line] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
         """Take a phase of a test. One that fails in its set-up or in its end has failed."""
         known = dict(report.user_properties)
-        name, _, parameters = report.nodeid.rpartition("::")[2].partition("[")
+        # xdist puts the group after it.
+        own = report.nodeid.partition("@")[0]
+        name, _, parameters = own.rpartition("::")[2].partition("[")
         words = parameters.rstrip("]").split("-")
         server = next((one for one in words if one in ("seaweedfs", "ceph")), "")
         rest = "-".join(one for one in words if one and one != server)
@@ -83,7 +85,7 @@ class Table:
             "versions": {
                 "python": platform.python_version(), "torch": torch.__version__, "boto3": boto3.__version__
             },
-            "servers": sorted(set(self.versions)),
+            "servers": [servers.version(name) for name in sorted({line.server for line in self.found.values()})],
             "commit": _commit(),
             "verdict": self.verdict(),
             "rows": [asdict(line) for line in self.sorted()],
