@@ -213,16 +213,16 @@ def _own_fault(seen: Observed) -> RankFault | None:
     return min(own, key=lambda fault: fault.time, default=None)
 
 
-def _killed(seen: Observed) -> TaskEnd | None:
-    """The rank that ended first without a word of its own, if a signal ended it: later ones followed it."""
+def _silent_end(seen: Observed) -> TaskEnd | None:
+    """The rank that ended first without a word of its own: later ones followed it, and what others say is of it."""
     spoken = {fault.rank for fault in seen.faults} | set(seen.exits)
     silent = (end for end in seen.task_ends if end.rank not in spoken and (end.killed or end.exit_code is not None))
-    first = next(silent, None)
-    return first if first is not None and first.killed else None
+    return next(silent, None)
 
 
 def _error(seen: Observed) -> Verdict:
-    killed, fault = _killed(seen), _own_fault(seen)
+    silent, fault = _silent_end(seen), _own_fault(seen)
+    killed = silent if silent is not None and silent.killed else None
     if fault is not None and not (killed and killed.out_of_memory):
         return _of_fault(fault)
     if killed is not None and killed.out_of_memory:
@@ -234,9 +234,9 @@ def _error(seen: Observed) -> Verdict:
         # What ranks say then is of each other alone. Where ends were seen, it is we who ended the rest.
         mark = "starter killed" if seen.lived else None
         return Verdict(Ending.JOB_ERROR, seen.starter_killed, _silent(seen.exit_code), mark=mark)
-    if seen.faults:
+    if seen.faults and silent is None:
         return _of_fault(min(seen.faults, key=lambda one: one.time))
-    first = next(iter(seen.task_ends), None)
+    first = silent or next(iter(seen.task_ends), None)
     if first is not None:
         return _without_a_word(seen, first, f"ended without a word ({first.how})", f"no word: {first.how}")
     reason = f"the ranks ended with exit code {seen.exit_code} and said nothing"

@@ -73,12 +73,13 @@ def submit(run: Run, executor: submitit.Executor | None = None) -> SteelrailJob:
 def submit_or_attach(run: Run, inputs: Inputs, chosen: dict[str, Any]) -> SteelrailJob:
     """As ``submit``, for a caller that holds the run's lock. ``chosen`` are a user's own Slurm parameters."""
     folder = run_folder(run, inputs.key)
-    for part in (results_folder(run), folder.root.parent, folder.root):
-        private_folder(part)
     alive = _alive(run, inputs, folder)
     if alive is not None:
         _log.info("run %s: attached to job %s", run.name, alive.job_id)
         return SteelrailJob(run, inputs, folder, alive)
+    # Not before: beside a job of another key nothing is left of what was refused.
+    for part in (results_folder(run), folder.root.parent, folder.root):
+        private_folder(part)
     return submit_new(run, inputs, folder, chosen)
 
 

@@ -82,6 +82,19 @@ def test_a_rank_killed_without_a_word_is_the_culprit_not_those_that_noticed():
     assert "ended by a signal (Killed)" in verdict.reason
 
 
+def test_a_rank_that_left_with_a_code_and_no_word_is_the_culprit_not_those_that_noticed():
+    peer = fault(0, 9.0, "RuntimeError", "Connection closed by peer [10.0.0.3]:1234")
+    ends = [TaskEnd(3, "node3", "Exited with exit code 99", 99), TaskEnd(0, "node0", "Exited with exit code 1", 1)]
+    verdict = judge(seen(faults=[peer], task_ends=ends))
+    assert (verdict.rank, verdict.culprit, verdict.mark) == (3, "node3", "no word: Exited with exit code 99")
+
+
+def test_where_all_ranks_speak_of_peers_alone_the_first_is_named():
+    peers = [fault(rank, 9.0 + rank, "RuntimeError", "Connection closed by peer") for rank in (1, 0)]
+    ends = [TaskEnd(1, "node1", "Exited with exit code 1", 1), TaskEnd(3, "node3", "Terminated", None)]
+    assert judge(seen(faults=peers, task_ends=ends)).rank == 0
+
+
 def test_ranks_that_srun_took_down_are_not_the_culprit():
     ends = [TaskEnd(1, "node1", "Terminated", None), TaskEnd(3, "node3", "Segmentation fault", None)]
     assert judge(seen(task_ends=ends)).rank == 3

@@ -53,6 +53,7 @@ def test_a_living_job_of_another_key_refuses_this_one(local, change):
     other = change(local, "train", seed=99)
     with pytest.raises(BusyError, match="live job of run demo"):
         submit.submit(other)
+    assert [path.name for path in folder.root.parent.iterdir()] == [folder.root.name]
 
 
 def test_a_dead_local_job_is_not_attached_to(local, monkeypatch):
