@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from steelrail.artifacts.events import Event, read_events
 
 HEAD = "10.77.0.254"
 NODES, RANKS_PER_NODE = 4, 2
+HOSTS = ("node1", "node2", "node3", "node4", "node5")
 STEPS, EVERY = 40, 5
 # Long enough that a fault meets the step, or the save, that it is meant for.
 PACE_SECONDS = 0.3
@@ -88,15 +90,18 @@ class OnSlurm(Case):
         return file
 
     def kill(self) -> None:
-        """No process and no job of the run outlives it; its folder goes with it."""
+        """No process and no job of the run outlives it; its folder goes with it, and what the hosts hold of it."""
         self.cluster.user("scancel", "--user=steelrail")
         super().kill()
         until(lambda: not self.jobs(), 90.0, "its jobs are gone")
         shutil.rmtree(self.folder)
+        for host in HOSTS:
+            for held in self.on_nvme(host):
+                shutil.rmtree(held)
 
-    def nvme_folders(self) -> list[Path]:
-        """Return the checkpoint folders on the hosts' NVMe."""
-        return sorted(FASTSSD.glob(f"node*/fastssd/steelrail-*/{NAME}/{self.root.root.name}/checkpoints/*"))
+    def on_nvme(self, host: str) -> list[Path]:
+        """Return what a host's NVMe holds of the run."""
+        return list((FASTSSD / host / "fastssd").glob(f"steelrail-*/*/{NAME}"))
 
     # What is seen of it.
 
@@ -186,7 +191,17 @@ def went_well(case: OnSlurm, driver: subprocess.Popen[bytes], calm: Curve, jobs:
     assert case.unfinished() == []
     known = json.loads((case.root.root / "jobs.json").read_text())
     assert len({job["job_id"] for job in known}) == jobs, known
-    until(lambda: not case.jobs() and not case.owned(), 60.0, "no job and no process is left")
+    end = time.monotonic() + 60.0
+    while left := [f"job {job}" for job in case.jobs()] + [words(pid) for pid in case.owned()]:
+        assert time.monotonic() < end, f"left behind: {left}"
+        time.sleep(0.5)
+
+
+def words(pid: int) -> str:
+    """Return the command line of a process, empty when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
 
 
 @contextlib.contextmanager
