@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,7 +42,10 @@ class Flags:
 
 @dataclass(frozen=True)
 class Site:
-    """Everything the supervisor works with. ``accounts`` is none where no Slurm accounts for the run."""
+    """Everything the supervisor works with. ``accounts`` is none where no Slurm accounts for the run.
+
+    ``parent`` is the process that started this one.
+    """
 
     folder: RunFolder
     key: str
@@ -52,6 +56,7 @@ class Site:
     claim: Callable[[], int]
     accounts: Accounts | None = None
     standby: Standby = field(default_factory=Standby)
+    parent: int = field(default_factory=os.getppid)
 
 
 def over_budget(site: Site) -> bool:

@@ -37,6 +37,7 @@ from steelrail.launch.vigil import Seen, seconds_left, watch_ranks
 from steelrail.launch.watch import Watch
 
 _log = log.logger(__name__)
+_END_SECONDS = 120.0
 
 
 def main(root: str) -> str:
@@ -172,16 +173,21 @@ def _leave(site: Site, verdict: Verdict, decision: Decision) -> str:
     if decision.action is Action.REQUEUE:
         dismiss(site.standby)
         if site.allocation.requeue([decision.exclude] if decision.exclude else []):
-            _await_the_end()
+            _await_the_end(site.parent)
         raise TrainError(f"{verdict.reason}: {decision.reason}; there is no queue to go back to")
     if verdict.ending in ENDED_ON_PURPOSE:
         return verdict.ending.value
     raise TrainError(f"{verdict.reason}: {decision.reason}")
 
 
-def _await_the_end() -> None:
-    """Slurm ends this process now that the job is back in the queue; leaving earlier would look like a result."""
-    clock.sleep(120.0)
+def _await_the_end(parent: int) -> None:
+    """Slurm ends this process now that the job is back in the queue; leaving earlier would look like a result.
+
+    Where it ends the batch script alone (``proctrack/linuxproc``), nobody waits for this process any more.
+    """
+    end = clock.monotonic() + _END_SECONDS
+    while os.getppid() == parent and clock.monotonic() < end:
+        clock.sleep(0.5)
     os._exit(0)
 
 

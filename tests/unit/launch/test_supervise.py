@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -384,3 +385,19 @@ def node_of(site):
     beat = json.loads((site.folder.root / "heartbeats" / "rank-00000.json").read_text())
     status = Path(f"/proc/{beat['pid']}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
+
+
+ORPHAN = """
+import os, time
+from steelrail.launch.supervise import _await_the_end
+parent = os.getpid()
+if os.fork() == 0:
+    time.sleep(0.2)
+    _await_the_end(parent)
+"""
+
+
+def test_a_supervisor_whose_job_is_requeued_leaves_with_its_batch_script():
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, timeout=60, check=False)
+    # Its output is closed only when the orphan has gone too, long before Slurm's last word would be waited for.
+    assert (done.returncode, done.stderr) == (0, b"")
