@@ -18,6 +18,7 @@ from typing import Any
 
 import servers
 from dev_cluster import HOME, SCRIPT, Cluster, Project, run
+from restarts import parent
 from runs import NAME, WAIT_SECONDS, Case, Curve, until
 from servers import Server
 
@@ -172,13 +173,15 @@ def signal_rank(case: OnSlurm, host: str, what: signal.Signals = signal.SIGKILL)
     os.kill(on_host(case, host)[0], what)
 
 
-def kill_driver(case: OnSlurm) -> None:
-    """Kill what runs of a case on the head; its job is left alone."""
-    for pid in case.owned():
-        with contextlib.suppress(OSError):
-            if b"SLURM_JOB_ID=" not in Path(f"/proc/{pid}/environ").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-    case.drivers[-1].wait(20)
+def kill_driver(case: OnSlurm, driver: subprocess.Popen[bytes]) -> None:
+    """Kill a driver on the head with what it started there; its job is left alone."""
+    family = {driver.pid}
+    while more := {pid for pid in case.owned() if pid not in family and parent(pid) in family}:
+        family |= more
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    driver.wait(20)
 
 
 def went_well(case: OnSlurm, driver: subprocess.Popen[bytes], calm: Curve, jobs: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -37,8 +38,10 @@ def at_step(case: Case, attempt: int, step: int = AT_STEP) -> None:
 
 
 def parent(pid: int) -> int:
-    """Return the process that a rank was forked from."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """Return the process that a rank was forked from, or that started another one; 0 when it is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def went_on(case: Case, undisturbed: Curve, broken: int = 1) -> int:
