@@ -136,7 +136,7 @@ class Project:
         """The chain of config/NAME.yaml."""
         return self.run("snakemake", "--profile", "slurm", "--config", f"run={name}", *arguments, seconds=seconds)
 
-    def writerun(self, name: str, *changes: tuple[str, str], source: str = "demo") -> Path:
+    def write_run(self, name: str, *changes: tuple[str, str], source: str = "demo") -> Path:
         """config/NAME.yaml: a shipped run file with the given texts replaced, and a corner of the store of its own."""
         text = (self.folder / "config" / f"{source}.yaml").read_text()
         own = ("bucket: steelrail", f"bucket: steelrail, prefix: {self.folder.name}")
