@@ -16,10 +16,12 @@ demo: ## the whole chain on real text, on a four-host Slurm that it sets up itse
 demo-down: ## end exactly what the demo started
 	@scripts/demo.sh down
 
-check: setup ## lint, types, import contracts
+check: setup ## lint, types (of those tests too that take long to show a wrong name), import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=src:tests/cluster $(BIN)/mypy --explicit-package-bases tests/cluster
+	MYPYPATH=src:tests/cluster:tests/faults $(BIN)/mypy --explicit-package-bases tests/faults
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/python scripts/lint_workflow.py

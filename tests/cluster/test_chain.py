@@ -25,7 +25,8 @@ SHORT = (("steps: 200", f"steps: {STEPS}"), ("every_steps: 25", f"every_steps: {
 
 
 def rows(project: Project, name: str) -> list[dict[str, Any]]:
-    return pq.read_table(project.results / name / "train" / "metrics.parquet").to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(project.results / name / "train" / "metrics.parquet").to_pylist()
+    return found
 
 
 def squeue(cluster: Cluster, form: str = "%i %T %P %j") -> list[str]:
@@ -80,7 +81,7 @@ def test_slurm_saw_cpu_shard_jobs_and_exclusive_four_node_jobs(cluster: Cluster,
 
 
 def test_a_second_run_does_nothing_and_says_so_quickly(cluster: Cluster, project: Project, plain: str) -> None:
-    took = []
+    took = list[float]()
     while len(took) < 3 and min(took, default=10.0) >= 10.0:  # whatever else the machine does only slows one down
         began = time.monotonic()
         done = project.snakemake("plain")

@@ -600,7 +600,7 @@ def test_without_accounts_and_with_odd_values_a_run_trains_and_its_cost_is_unava
     works(done)
     assert "the run's cost will be unavailable" in done.stderr
     works(steelrail(sharded, "cost", env=(path,)))
-    folder = sharded.folder / changes["results"] / NAME
+    folder = sharded.folder / str(changes["results"]) / NAME
     summary = json.loads((folder / "cost/summary.json").read_text())
     assert ("unavailable", None) == (summary["status"], summary["total_micro_usd"])
     assert odd == json.loads((folder / "train/record.json").read_text())["placement"]["environment.NCCL_ODD"]

@@ -94,7 +94,7 @@ class OnSlurm(Case):
         """No process and no job of the run outlives it; its folder goes with it, and what the hosts hold of it."""
         self.cluster.user("scancel", "--user=steelrail")
         super().kill()
-        until(lambda: not self.jobs(), 90.0, "its jobs are gone")
+        until(lambda: not self.queued(), 90.0, "its jobs are gone")
         shutil.rmtree(self.folder)
         for host in HOSTS:
             for held in self.on_nvme(host):
@@ -106,13 +106,13 @@ class OnSlurm(Case):
 
     # What is seen of it.
 
-    def jobs(self) -> list[str]:
+    def queued(self) -> list[str]:
         """Return the training jobs that Slurm holds, whatever their state."""
         return self.cluster.user("squeue", "--noheader", f"--name={JOB}", "--format=%i").split()
 
     def job(self) -> str:
         """Return the one training job."""
-        (job,) = self.jobs()
+        (job,) = self.queued()
         return job
 
     def restarts(self, job: str) -> int:
@@ -195,7 +195,7 @@ def went_well(case: OnSlurm, driver: subprocess.Popen[bytes], calm: Curve, jobs:
     known = json.loads((case.root.root / "jobs.json").read_text())
     assert len({job["job_id"] for job in known}) == jobs, known
     end = time.monotonic() + 60.0
-    while left := [f"job {job}" for job in case.jobs()] + [words(pid) for pid in case.owned()]:
+    while left := [f"job {job}" for job in case.queued()] + [words(pid) for pid in case.owned()]:
         assert time.monotonic() < end, f"left behind: {left}"
         time.sleep(0.5)
 

@@ -159,7 +159,8 @@ class CephRgw:
         fresh = not (self.folder / "ready").exists()
         self.control("up")
         if fresh:
-            found = boto3.Session(**_pair(self.folder / "credentials"))
+            pair = _pair(self.folder / "credentials")
+            found = boto3.Session(pair["aws_access_key_id"], pair["aws_secret_access_key"])
             held = found.get_credentials()
             assert held is not None
             self.keys = Keys(held.access_key, held.secret_key)

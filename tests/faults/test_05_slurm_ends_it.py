@@ -75,8 +75,8 @@ def test_a_requeued_job_goes_on_and_a_cancelled_one_stays_so_until_it_is_asked_f
     slurm_case.cluster.user("scancel", job)
     done = slurm_case.finish(driver)
     assert done.code == 9 and "is cancelled" in done.said, done.said[-3000:]
-    until(lambda: not slurm_case.jobs(), 60.0, "the cancelled job is gone")
+    until(lambda: not slurm_case.queued(), 60.0, "the cancelled job is gone")
     time.sleep(5.0)
-    assert not slurm_case.jobs()
+    assert not slurm_case.queued()
     went_well(slurm_case, slurm_case.begin(), calm, jobs=2)
     shows(f"{requeue}; scancel: exit code 9, stays cancelled; run again: lost {slurm_case.lost(later)} steps")

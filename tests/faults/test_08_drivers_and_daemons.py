@@ -36,7 +36,7 @@ def test_a_driver_started_again_attaches_to_the_one_job(
     slurm_case: OnSlurm, crowd: str, calm: Curve, shows: Callable[[str], None]
 ) -> None:
     driver = slurm_case.begin()
-    until(lambda: slurm_case.jobs(), 120.0, "the job is submitted")
+    until(lambda: slurm_case.queued(), 120.0, "the job is submitted")
     job = slurm_case.job()
     assert slurm_case.cluster.state(job) == "PENDING"
     kill_driver(slurm_case, driver)
@@ -49,7 +49,7 @@ def test_a_driver_started_again_attaches_to_the_one_job(
     slurm_case.cluster.user("scontrol", "requeue", job)
     slurm_case.cluster.await_state(job, "PENDING", 60)
     kill_driver(slurm_case, driver)
-    assert slurm_case.jobs() == [job]
+    assert slurm_case.queued() == [job]
     went_well(slurm_case, slurm_case.begin(), calm)
     shows(f"killed while pending, running and requeued: one job, attempts {', '.join(slurm_case.endings())}")
 

@@ -188,7 +188,12 @@ def fill_store(server: Server, proxy: Proxy) -> Iterator[Callable[[], None]]:
         time.sleep(1.0)
     else:
         full: dict[str, Any] = {"times": float("inf"), "status": 403, "code": "QuotaExceeded"}
-        yield lambda: [proxy.add(Fault("answer", verb=verb, **full)) for verb in ("put", "begin", "part")] and None
+
+        def by_answers() -> None:
+            for verb in ("put", "begin", "part"):
+                proxy.add(Fault("answer", verb=verb, **full))
+
+        yield by_answers
 
 
 @pytest.mark.row(15, "mid-run")

@@ -41,4 +41,4 @@ def stop(case: OnSlurm, driver: subprocess.Popen[bytes]) -> None:
     assert told.code == 0, told.said
     done = case.finish(driver)
     assert done.code == 9, done.said[-4000:]
-    until(lambda: not case.jobs(), 60.0, "the stopped job is gone")
+    until(lambda: not case.queued(), 60.0, "the stopped job is gone")

@@ -52,7 +52,7 @@ def manifest_of(case: Case) -> Path:
 def test_another_model_is_refused_beside_a_living_job_then_trained_beside_the_old_which_can_be_resumed(
     what: str, case: Case, undisturbed: Curve, shows: Callable[[str], None]
 ) -> None:
-    as_it_was = {"settings": {**case.settings}, "manifest": manifest_of(case).read_bytes()}
+    settings, manifest = {**case.settings}, manifest_of(case).read_bytes()
     case.settings["drills"].append({"kind": "wait", "seconds": 250.0, "at_step": STAYS_AT, "attempt": 1})
     driver = case.begin()
     at_step(case, 1, STAYS_AT - 1)
@@ -80,8 +80,8 @@ def test_another_model_is_refused_beside_a_living_job_then_trained_beside_the_ol
     differing = [step for step, made in other.curve().items() if made != undisturbed[step]]
     assert len(differing) >= STEPS - 1
     between = digests(case, new)
-    case.settings["train"], case.settings["corpus"] = as_it_was["settings"]["train"], as_it_was["settings"]["corpus"]
-    manifest_of(case).write_bytes(as_it_was["manifest"])
+    case.settings["train"], case.settings["corpus"] = settings["train"], settings["corpus"]
+    manifest_of(case).write_bytes(manifest)
     again = case.train()
     assert again.code == 0, again.said
     first = case.of(old)

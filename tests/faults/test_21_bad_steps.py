@@ -33,7 +33,7 @@ def with_bad_step(case: Case, **answer: Any) -> Case:
 
 def skipped(case: Case) -> list[int]:
     """Return the steps left out, by the rows of the attempts that made them last."""
-    marks = {}
+    marks = dict[int, bool]()
     for path in sorted((case.root.root / "metrics").glob("attempt-*.jsonl")):
         marks |= {row["step"]: row["skipped"] for row in map(json.loads, path.read_text().splitlines())}
     return sorted(step for step, mark in marks.items() if mark)
