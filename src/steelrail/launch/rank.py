@@ -14,6 +14,7 @@ import sys
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steelrail import log
 from steelrail.artifacts.events import EventWriter
@@ -30,6 +31,9 @@ from steelrail.launch.probes import probe_node
 from steelrail.launch.pulse import Ears, Pulse
 from steelrail.launch.tally import Tally
 from steelrail.train.drills import perform
+
+if TYPE_CHECKING:
+    from steelrail.train.context import Outcome
 
 _log = log.logger(__name__)
 # Loaded once a node, before the ranks are forked: what brings torch, and what torch and boto3 load at their first use.
@@ -104,14 +108,20 @@ def _live(
     probe_node(run, frozen, folder, place)
     pulse.beat(None, "imports")
     from steelrail.launch.rank_train import train_rank
+
+    return ended(train_rank(rank, master()), ears.heard)
+
+
+def ended(outcome: Outcome, heard: signal.Signals | None) -> tuple[int, str]:
+    """Return a rank's exit code and reason. A signal is named: TERM may have come to the ranks alone (``traces``)."""
     from steelrail.train.context import Outcome
 
-    signalled = f"saved on {ears.heard.name if ears.heard else 'a signal'}"
+    name = heard.name if heard else ""
     return {
         Outcome.DONE: (EXIT_DONE, "done"),
-        Outcome.SAVED_ON_SIGNAL: (EXIT_SAVED, signalled),
-        Outcome.ROLLED_BACK: (EXIT_ROLLED_BACK, "rolled back"),
-    }[train_rank(rank, master())]
+        Outcome.SAVED_ON_SIGNAL: (EXIT_SAVED, f"saved on {name or 'a signal'}"),
+        Outcome.ROLLED_BACK: (EXIT_ROLLED_BACK, f"rolled back as {name} came" if name else "rolled back"),
+    }[outcome]
 
 
 def _events(folder: RunFolder, attempt: int, place: RankPlace) -> EventWriter:

@@ -132,7 +132,7 @@ def lived(folder: RunFolder, attempt: int, world_size: int) -> bool:
 
 
 def all_terminated(folder: RunFolder, attempt: int, world_size: int) -> bool:
-    """Return whether TERM made every rank save: within a preemption's grace Slurm sends it to ranks, not to us."""
+    """Return whether TERM came to every rank: within a preemption's grace Slurm sends it to ranks, not to us."""
     ends = [_end_of(folder, attempt, rank) for rank in range(world_size)]
     return all(end is not None and SAVED_ON_TERM in str(end.data["reason"]) for end in ends)
 
