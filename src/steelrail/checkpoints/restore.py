@@ -88,7 +88,8 @@ def restore(
     After a roll back: the newest that is old enough, and none when the key never had one of that age.
 
     The manifest is of this attempt's epoch when the checkpoint was on NVMe only: then it wants to be uploaded.
-    ``known``: a step that the caller knows was durable once (0: of none), whatever the store says now.
+    ``known``: a step that the caller knows was durable once (0: of none), whatever the store says now; one that is too
+    young after a roll back is not missed.
     Called by all ranks, before training. Raises ``CheckpointError`` when there were checkpoints and none can be proved,
     ``StoreError`` when the store cannot be asked, ``NodeError`` when a rank could not do its part: that is no evidence
     against a checkpoint, and an older one would void it, so the next attempt begins with the same one.
@@ -145,7 +146,9 @@ def _restored(ranks: Ranks, manifest: Manifest, read: Read, seconds: float, reas
 def _require_fresh(
     home: Home, view: StoreView, tried: list[Candidate], reasons: list[str], known: int, at_most: int | None
 ) -> None:
-    if known > 0 or must_not_start_over(view, tried, at_most):
+    # What another clone of the run rolled back is still in this one's events.
+    missed = known > 0 and (at_most is None or known <= at_most)
+    if missed or must_not_start_over(view, tried, at_most):
         said = "; ".join(reasons) or ("every manifest is gone" + (f", step {known} was durable" if known else ""))
         do = "restore the store's objects, or give the run another name to start over"
         where = home.store.key(home.run, home.key, "steps")

@@ -106,7 +106,7 @@ def _open(rank: Rank) -> Checkpoints:
 
 def _begin(rank: Rank, state: TrainState, rollbacks: Sequence[Rollback]) -> None:
     if rollbacks and rank.place.rank == 0:
-        said = f"rolled back to the very start: no checkpoint was made as early as step {rollbacks[-1].at_most}"
+        said = f"rolled back to the very start: the store never had a checkpoint up to step {rollbacks[-1].at_most}"
         _log.warning("%s", said)
         rank.events.write("note", text=said)
     rank.events.enter("startup")

@@ -96,16 +96,18 @@ def _end_of(folder: RunFolder, attempt: int, rank: int) -> Event | None:
 def newest_durable(folder: RunFolder, before_attempt: int) -> int:
     """Return the newest durable step of all attempts before one; -1 when there is none.
 
-    What an attempt rolled back is gone on purpose, whichever attempt saved it.
+    What an attempt rolled back is gone on purpose, whichever attempt saved it; and older saves that only NVMe had were
+    swept there for newer ones that are gone now.
     """
-    found: set[int] = set()
+    found: set[tuple[int, str]] = set()
     for attempt in range(1, before_attempt):
         events = rank_events(folder, attempt, 0)
-        found |= {event.data["step"] for event in events if event.kind == "durable"}
+        found |= {(event.data["step"], event.data["where"]) for event in events if event.kind == "durable"}
         # Not by the order of events: what was saved before may become durable after.
         bounds = [event.data["at_most"] for event in events if event.kind == "rolled_back"]
-        found = {step for step in found if step <= min(bounds, default=step)}
-    return max(found, default=-1)
+        if bounds:
+            found = {(step, where) for step, where in found if step <= min(bounds) and where == "store"}
+    return max((step for step, _ in found), default=-1)
 
 
 def rolled_back(folder: RunFolder, attempt: int) -> str | None:

@@ -294,9 +294,19 @@ def test_where_no_checkpoint_was_ever_old_enough_training_begins_anew_and_says_s
     roll_back(saved_at(rolling, 5), 7)
     again = Attempt(rolling)
     assert (again.step, again.state.optimizer.step) == (0, 0)
-    assert again.notes() == ["rolled back to the very start: no checkpoint was made as early as step 3"]
+    assert again.notes() == ["rolled back to the very start: the store never had a checkpoint up to step 3"]
     assert all(torch.equal(value, weights[0][name]) for name, value in again.tensors().items())
     assert Attempt(rolling).step == 0
+
+
+def test_a_roll_back_from_another_clone_lets_go_of_what_this_one_knows_was_durable(rolling, group):
+    first = saved_at(rolling, 5)
+    # Its own events say nothing of a roll back.
+    events = EventWriter(first.rank.folder.events(1, 0), 1, 0, "node1", lambda: 0.0)
+    events.write("durable", step=5, where="store", bytes=1, seconds=0.1)
+    events.close()
+    roll_back(first, 7)
+    assert Attempt(rolling, number=2).step == 0
 
 
 def test_where_the_checkpoint_that_is_old_enough_was_lost_nothing_begins_anew(rolling, group):

@@ -2,6 +2,7 @@ import json
 
 from rundir import rank_did
 
+from steelrail.artifacts.events import EventWriter
 from steelrail.artifacts.trainer import Heartbeat, RunFolder
 from steelrail.launch import traces
 
@@ -73,3 +74,14 @@ def test_what_was_rolled_back_is_no_longer_the_newest_durable_step(tmp_path):
     rolled_back(folder, 3, 1)
     assert traces.newest_durable(folder, 4) == -1
     assert [traces.rolled_back(folder, attempt) for attempt in (1, 2, 9)] == [None, "loss is nan", None]
+
+
+def test_saves_that_only_nvme_had_are_not_missed_after_a_roll_back(tmp_path):
+    folder = RunFolder(tmp_path)
+    events = EventWriter(folder.events(1, 0), 1, 0, "node1", lambda: 1.0)
+    for step, where in ((5, "store"), (10, "nvme"), (15, "nvme"), (20, "nvme")):
+        events.write("durable", step=step, where=where, bytes=1, seconds=0.1)
+    events.close()
+    assert traces.newest_durable(folder, 2) == 20
+    rolled_back(folder, 1, 16)
+    assert traces.newest_durable(folder, 2) == 5
