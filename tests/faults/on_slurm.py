@@ -22,8 +22,6 @@ from restarts import parent
 from runs import NAME, WAIT_SECONDS, Case, Curve, until
 from servers import Server
 
-from steelrail.artifacts.events import Event, read_events
-
 HEAD = "10.77.0.254"
 NODES, RANKS_PER_NODE = 4, 2
 HOSTS = ("node1", "node2", "node3", "node4", "node5")
@@ -137,12 +135,6 @@ class OnSlurm(Case):
 
         until(there, WAIT_SECONDS, f"a step of an attempt after {after}")
         return there()
-
-    def ended(self, attempt: int) -> Event:
-        """Return the supervisor's word on an attempt's end."""
-        return next(
-            one for one in read_events(self.root.ledger) if one.kind == "attempt_end" and one.attempt == attempt
-        )
 
     def lost(self, attempt: int) -> int:
         """Return how many steps of an attempt the next one that made any made again."""

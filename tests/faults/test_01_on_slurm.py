@@ -44,7 +44,7 @@ def test_ranks_beside_one_that_ended_are_gone_soon(
     driver = slurm_case.begin()
     went_well(slurm_case, driver, calm)
     last = max(event.time for event in slurm_case.events(1, "step", EXITING_RANK))
-    gone = slurm_case.ended(1).time - last
+    gone = slurm_case.ending(1).time - last
     assert gone < GONE_WITHIN_SECONDS
     shows(f"all gone {gone:.1f} s after its last step; lost {slurm_case.lost(1)} steps, one job")
 
@@ -60,7 +60,7 @@ def test_a_rank_that_stands_still_is_named_and_its_host_kept(
     slurm_case.await_new_step(driver, 1)
     assert slurm_case.cluster.state(job) == "RUNNING" and slurm_case.restarts(job) == 0
     went_well(slurm_case, driver, calm)
-    ended = slurm_case.ended(1)
+    ended = slurm_case.ending(1)
     assert ended.data["ending"] == "stalled" and "rank 2" in str(ended.data), ended.data
     assert ended.time - stopped < NAMED_WITHIN_SECONDS
     shows(
