@@ -102,7 +102,11 @@ def train_rank(rank: Rank, at: Master) -> Outcome:
             rank.enter(category, "drill")
     context = _context(rank, device, state, data, heldout, resumed)
     outcome = train(context, state)
-    _flush(rank, resumed.checkpoints, outcome)
+    if outcome is Outcome.ROLLED_BACK:
+        # Nobody waits for uploads: the save to go back to is written, and the next attempt sends what is worth it.
+        resumed.checkpoints.close()
+    else:
+        _flush(rank, resumed.checkpoints, outcome)
     return outcome
 
 
