@@ -137,18 +137,12 @@ def _newest_first(held: Sequence[Held]) -> list[Held]:
 
 
 def _for_roll_back(newest_first: Sequence[StepId], back_steps: int) -> list[StepId]:
-    """Return those less than ``back_steps`` before the newest, and the next; from that one the same once more.
-
-    Each may become what to go back to. A replay need not be exact: next time a step right after that one may be bad,
-    when what would be kept for it is long gone.
-    """
+    """Return those less than ``back_steps`` before the newest, and the next: each may become what to go back to."""
     if back_steps == 0 or not newest_first:
         return []
-    count = 1
-    for _ in range(2):
-        oldest = newest_first[count - 1].step - back_steps
-        count = min(len(newest_first), 1 + sum(which.step > oldest for which in newest_first))
-    return list(newest_first[:count])
+    oldest = newest_first[0].step - back_steps
+    young = [which for which in newest_first if which.step > oldest]
+    return list(newest_first[: len(young) + 1])
 
 
 def _first_of_each(steps: Mapping[int, StepId], every: int) -> list[StepId]:
