@@ -49,15 +49,17 @@ def open_checkpoints(
     timeout_seconds: float = TIMEOUT_SECONDS,
     beat: Callable[[], None] = no_beat,
     back_steps: int = 0,
+    roll_backs: int = 1,
 ) -> Checkpoints:
     """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
 
     ``nvme`` is ``clients.disk.node_root``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` a decision.
     ``beat`` is called for every file of a restore, and every few seconds of a wait: a sign of life.
-    ``back_steps``: how far before a bad step a roll back may have to go; what it may need is kept.
+    ``back_steps``: how far before a bad step a roll back may have to go, ``roll_backs`` how often; what that may need
+    is kept.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat, back_steps)
+    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat, back_steps, roll_backs)
     ranks = Ranks(place, group)
     ranks.agree(lambda: private_folder(home.local))
     return Checkpoints(home, ranks, emit, timeout_seconds, meet(home, ranks))

@@ -28,7 +28,7 @@ def no_beat() -> None:
 class Home:
     """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt. ``beat``: sign of life.
 
-    ``back_steps``: so far before a bad step a roll back may have to go (``keep``).
+    ``back_steps``: so far before a bad step a roll back may have to go, and ``roll_backs`` how often (``keep``).
     """
 
     store: Store
@@ -39,6 +39,7 @@ class Home:
     settings: schema.Checkpoints
     beat: Callable[[], None] = no_beat
     back_steps: int = 0
+    roll_backs: int = 1
 
     def folder(self, which: StepId) -> Path:
         """Return a checkpoint's folder on NVMe."""

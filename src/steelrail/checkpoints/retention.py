@@ -41,7 +41,8 @@ def sweep_store(home: Home, durable: StepId) -> None:
         log.warning("nothing is removed from the store: %s cannot be proved there", durable.folder)
         return
     resumed = fence.resumes(store, run, key)
-    verdicts = judge(held, resumed, home.epoch, home.settings, back_steps=home.back_steps)
+    back_steps, roll_backs = home.back_steps, home.roll_backs
+    verdicts = judge(held, resumed, home.epoch, home.settings, back_steps=back_steps, roll_backs=roll_backs)
     remove(store, run, key, home.epoch, verdicts)
     store.abort_unfinished(steps_prefix(store, run, key), clock.now() - STALE_UPLOAD_SECONDS)
 

@@ -393,7 +393,7 @@ class BadStep(Section):
         ge=0,
         le=1_000_000,
         description="Good steps before the bad one that roll_back makes again at least (0: the newest checkpoint). "
-        "Checkpoints that this may need are kept in the store.",
+        "Checkpoints that this may need, as often as limit says, are kept in the store.",
     )
     leave_out_steps: int = Field(
         default=1,

@@ -62,9 +62,10 @@ def stored(
     rules: schema.Checkpoints,
     shard_bytes: int,
     back_steps: int = 0,
+    roll_backs: int = 1,
 ) -> Stored:
     """Return what stays in the store by the run's rules. ``sizes``, ``losses``: bytes and held-out loss by step."""
-    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules, back_steps)
+    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules, back_steps, roll_backs)
     return Stored(sum(sizes[which.step] for which in kept), len(kept), shard_bytes)
 
 

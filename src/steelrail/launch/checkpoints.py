@@ -113,8 +113,9 @@ def sweep(run: Run) -> Overview:
 def _judged(run: Run, key: str, store: Store, epoch: int) -> tuple[tuple[Verdict, ...], tuple[Unfinished, ...]]:
     """Return what becomes of every checkpoint, and the unfinished uploads that are old enough to go."""
     held = retention.survey(store, run.name, key)
-    resumed, back_steps = fence.resumes(store, run.name, key), run.train.bad_step.back_steps
-    verdicts = judge(held, resumed, epoch, run.checkpoints, _stale_before(), back_steps)
+    resumed, bad_step = fence.resumes(store, run.name, key), run.train.bad_step
+    reach = (bad_step.back_steps, bad_step.limit)
+    verdicts = judge(held, resumed, epoch, run.checkpoints, _stale_before(), *reach)
     uploads = store.unfinished(steps_prefix(store, run.name, key))
     return verdicts, tuple(one for one in uploads if one.begun < _stale_before())
 

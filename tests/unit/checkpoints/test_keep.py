@@ -22,6 +22,7 @@ def judged(
     epoch: int = 2,
     abandoned_before: float = 0.0,
     back_steps: int = 0,
+    roll_backs: int = 1,
     **rules: int,
 ) -> tuple[Verdict, ...]:
     held = [
@@ -35,7 +36,8 @@ def judged(
         )
         for which, manifest in folders.items()
     ]
-    return judge(held, resumed, epoch, Checkpoints(**{"keep_last": 2, **rules}), abandoned_before, back_steps)
+    kept_by = Checkpoints(**{"keep_last": 2, **rules})
+    return judge(held, resumed, epoch, kept_by, abandoned_before, back_steps, roll_backs)
 
 
 def gone(verdicts: tuple[Verdict, ...]) -> list[Which]:
@@ -194,6 +196,34 @@ def test_what_a_roll_back_may_need_is_always_there() -> None:
             assert bad - 1 - 12 < 5 or any(one <= bad - 1 - 12 for one, _ in kept)
     assert sorted(step for step, _ in kept) == [380, 385, 390, 395]
     assert said(verdicts)[380, 1] == "a roll back by 12 steps may need it"
+
+
+@pytest.mark.parametrize("every", [2, 5, 7, 20])
+@pytest.mark.parametrize("back_steps", [1, 3, 5, 12, 41])
+@pytest.mark.parametrize("roll_backs", [1, 2, 4])
+def test_roll_backs_right_after_one_another_all_find_what_to_go_back_to(
+    every: int, back_steps: int, roll_backs: int
+) -> None:
+    kept: dict[Which, bool] = {}
+    for step in range(every, 300, every):
+        kept[step, 1] = True
+        for which in gone(judged(kept, keep_last=1, back_steps=back_steps, roll_backs=roll_backs)):
+            del kept[which]
+        at = step
+        for _ in range(roll_backs):
+            # The step after what was resumed from is bad.
+            if at - back_steps < every:
+                break
+            at = max(one for one, _ in kept if one <= at - back_steps)
+
+
+def test_for_later_roll_backs_one_checkpoint_of_each_so_many_steps_is_enough() -> None:
+    kept: dict[Which, bool] = {}
+    for step in range(10, 1010, 10):
+        kept[step, 1] = True
+        for which in gone(judged(kept, keep_last=1, back_steps=100, roll_backs=3)):
+            del kept[which]
+    assert sorted(step for step, _ in kept) == [700, 800, *range(900, 1010, 10)]
 
 
 def test_without_steps_to_go_back_the_newest_is_enough_for_a_roll_back() -> None:

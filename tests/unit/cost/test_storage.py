@@ -32,6 +32,7 @@ def test_only_the_checkpoints_that_are_kept_count() -> None:
     assert stored(sizes, losses, Checkpoints(keep_last=1, keep_best=1), 10) == Stored(9, 2, 10)
     assert stored(sizes, losses, Checkpoints(keep_last=1, keep_every_steps=50), 10) == Stored(10, 2, 10)
     assert stored(sizes, losses, Checkpoints(keep_last=1), 10, back_steps=30) == Stored(14, 3, 10)
+    assert stored(sizes, losses, Checkpoints(keep_last=1), 10, back_steps=30, roll_backs=2) == Stored(15, 4, 10)
 
 
 def test_a_seventy_billion_state_costs_twenty_dollars_a_month() -> None:
