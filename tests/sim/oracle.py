@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from rolled import RollBacks
 from sim_clock import Process
 from sim_store import Server
 
 from steelrail.checkpoints.layout import MANIFEST, StepId, parse_fence, parse_folder
 from steelrail.checkpoints.manifest import Manifest, decode
+from steelrail.config import schema
 
 
 class BrokenPromiseError(BaseException):
@@ -37,22 +40,33 @@ class Twice:
     hosts: frozenset[int]
 
 
+@dataclass(frozen=True)
+class There:
+    """What was there to resume from when an attempt began to look: whole in the store, and ever committed there."""
+
+    whole: frozenset[StepId]
+    ever: frozenset[StepId]
+
+
 @dataclass(eq=False)
 class Oracle:
     """``contents``: every state ever saved; ``base``: what each attempt that wrote down its start began from.
 
     ``twice``: saves of which every node said that it has its second copy. ``let_go``: manifests that were removed, each
-    with the attempt that did.
+    with the attempt that did. ``acked``: what was committed by the newest attempt of its time and not rolled back since
+    (``ever_acked``: or was).
     """
 
     server: Server
     rotten: bool = False
+    bad_step: schema.BadStep = field(default_factory=schema.BadStep)
     contents: dict[str, Content] = field(default_factory=dict)
     held: dict[StepId, str] = field(default_factory=dict)
     base: dict[int, str] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     newest_claim: int = 0
-    acked_step: int = 0
+    acked: set[StepId] = field(default_factory=set)
+    ever_acked: set[StepId] = field(default_factory=set)
     last_put: dict[StepId, int] = field(default_factory=dict)
     stale: set[StepId] = field(default_factory=set)
     let_go: set[tuple[StepId, int]] = field(default_factory=set)
@@ -62,8 +76,13 @@ class Oracle:
     checked: Counter[str] = field(default_factory=Counter)
     copies: dict[tuple[StepId, int], set[int]] = field(default_factory=dict)
     twice: dict[StepId, Twice] = field(default_factory=dict)
+    there: dict[int, There] = field(default_factory=dict)
     commits: int = 0
     void_commits: int = 0
+
+    def __post_init__(self) -> None:
+        """Roll backs have promises of their own."""
+        self.rolls = RollBacks(self.require)
 
     def require(self, promise: str, kept: bool, said: str) -> None:
         """Raise unless ``kept``."""
@@ -80,7 +99,7 @@ class Oracle:
         elif verb == "list" and key.endswith("fence/"):
             process.looked = self.server.mutations
         elif verb == "put" and (fence := parse_fence(name)) is not None:
-            self._fence_changed(key, *fence)
+            self._fence_changed(key, *fence, process)
 
     def _folder_changed(self, verb: str, which: StepId, name: str, process: Process) -> None:
         if verb == "delete":
@@ -105,7 +124,8 @@ class Oracle:
             # Taken over from NVMe: its attempt stands on it, though it may not have written that down yet.
             self.base.setdefault(which.epoch, self.held[which])
         if which.epoch >= self.newest_claim:
-            self.acked_step = max(self.acked_step, which.step)
+            self.acked.add(which)
+            self.ever_acked.add(which)
         else:
             self.void_commits += 1
             self.stale.add(which)
@@ -130,16 +150,68 @@ class Oracle:
             left = self.newest()
             kept = left is not None and left.step >= which.step
             self.require("the newest that counts is never removed", kept, f"{which.folder}, leaving {left}")
+            self._require_way_back(which, sweeper)
+
+    def _require_way_back(self, gone: StepId, sweeper: int) -> None:
+        """Check that roll backs, each of a bad step right after what was resumed from, find something without ``gone``.
+
+        The first finds what is there of that age, the later ones something at least.
+        """
+        left, back_steps = {which.step for which in self.whole()}, self.bad_step.back_steps
+        newest = at = max(left, default=0)
+        promise, said = "what a roll back may need is never removed", f"{gone.folder}, leaving {sorted(left)}"
+        # A stale one's removal may come late, when another branch is not as far yet.
+        if sweeper == self.newest_claim:
+            nearest = any(gone.step <= step <= max(gone.step, newest - back_steps) for step in left)
+            self.require(promise, nearest, said)
+        for _ in range(self.bad_step.limit):
+            older = [step for step in left if step <= at - back_steps]
+            self.require(promise, bool(older) or gone.step > at - back_steps, said)
+            at = max(older, default=0)
 
     def _was_whole(self, manifest: Manifest, removed: str) -> bool:
         return all(self._file_is_whole(manifest, file.name) for file in manifest.files if file.name != removed)
 
-    def _fence_changed(self, key: str, epoch: int, kind: str) -> None:
+    def _fence_changed(self, key: str, epoch: int, kind: str, process: Process) -> None:
         if not kind:
             self.newest_claim = max(self.newest_claim, epoch)
         elif kind == "resume":
             said = json.loads(self.server.objects[key])
-            self.base.setdefault(epoch, self.held.get(StepId(said["step"], said["epoch"]), ""))
+            self._resume_written(epoch, StepId(said["step"], said["epoch"]))
+        elif kind == "rollback":
+            stale = self.newest_claim > epoch
+            self.rolls.record(epoch, json.loads(self.server.objects[key]), process.looked, stale)
+
+    def _resume_written(self, epoch: int, source: StepId) -> None:
+        if epoch not in self.rolls.resumed:
+            self._require_begun_before(epoch, source.step)
+        if epoch > max(self.rolls.resumed, default=0):
+            # What a roll back voids from now on was lost on purpose.
+            bound = max(source.step, self.rolls.excused(epoch))
+            self.acked = {one for one in self.acked if one.epoch >= epoch or one.step <= bound}
+        self.rolls.resumes(epoch, source.step)
+        self.base.setdefault(epoch, self.held.get(source, ""))
+
+    def _require_begun_before(self, epoch: int, step: int) -> None:
+        """Check that training begins anew only where nothing that counts was ever as old as a roll back wants."""
+        bound, now = self.rolls.excused(epoch), self.of_others(epoch)
+        ever = [one for one in self.there[epoch].ever if one.step <= bound and self.is_on_path(self.held[one], now)]
+        promise = "training begins anew only where there never was a checkpoint old enough"
+        self.require(promise, step > 0 or not ever, f"{epoch}, of {ever}")
+
+    def looks(self, epoch: int) -> None:
+        """Hear that an attempt begins to look for what to resume from."""
+        ever = frozenset(which for which in self.manifests if self.counts(which))
+        self.there[epoch] = There(frozenset(self.whole()), ever)
+        self.rolls.looks(epoch)
+
+    def acked_step(self, at_most: float = math.inf) -> int:
+        """Return the newest step that was acknowledged and not rolled back; 0 when there is none."""
+        return max((one.step for one in self.acked if one.step <= at_most), default=0)
+
+    def of_others(self, epoch: int) -> dict[int, str]:
+        """Return the bases of all attempts but one."""
+        return {other: name for other, name in self.base.items() if other != epoch}
 
     def claimed(self, epoch: int, before: int) -> None:
         """Check a claim that its claimer was told of; ``before``: the newest that was told when it began."""
@@ -164,10 +236,14 @@ class Oracle:
             at = self.contents[at].parent
         return False
 
-    def newest(self) -> StepId | None:
-        """Return the newest whole checkpoint in the store that counts."""
+    def newest(self, at_most: float = math.inf) -> StepId | None:
+        """Return the newest whole checkpoint in the store that counts, of step ``at_most`` or before."""
+        return max((which for which in self.whole() if which.step <= at_most), default=None)
+
+    def whole(self) -> list[StepId]:
+        """Return the whole checkpoints in the store that count."""
         whole = (which for which in self.manifests if self._is_there(which) and self.is_whole(self.manifests[which]))
-        return max((which for which in whole if self.counts(which)), default=None)
+        return [which for which in whole if self.counts(which)]
 
     def is_whole(self, manifest: Manifest) -> bool:
         """Whether each of its files is in the store as it says."""
@@ -205,31 +281,39 @@ class Oracle:
             for said in self.copies.values():
                 said.discard(host)
 
-    def held_step(self, epoch: int, hosts: frozenset[int]) -> int:
-        """Return the newest step that is there twice, counts, and of whose nodes all but one at most are ``hosts``."""
-        base = {other: name for other, name in self.base.items() if other != epoch}
+    def held_steps(self, epoch: int, hosts: frozenset[int]) -> frozenset[int]:
+        """Return the steps that are there twice, count, and of whose nodes all but one at most are ``hosts``."""
+        base = self.of_others(epoch)
         there = (which for which, one in self.twice.items() if len(one.hosts & hosts) >= one.size - 1)
-        return max((which.step for which in there if self.is_on_path(self.held[which], base)), default=0)
+        return frozenset(which.step for which in there if self.is_on_path(self.held[which], base))
 
-    def held_restored(self, step: int, least: int) -> None:
-        """Check that a save which is there twice is found without any one of its nodes, though the store has it not."""
+    def held_restored(self, epoch: int, step: int, then: frozenset[int], now: frozenset[int]) -> None:
+        """Check that a save which is there twice is found without any one of its nodes, though the store has it not.
+
+        ``then``, ``now``: ``held_steps`` when the attempt began to look, and when it was done.
+        """
         if not self.rotten:
+            bound = self.rolls.excused(epoch)
+            least = min(max((one for one in held if one <= bound), default=0) for held in (then, now))
             self.require("a save that is there twice outlives any one node", step >= least, f"{step}, not {least}")
 
-    def restored(self, epoch: int, step: int, name: str, floor: int) -> None:
+    def restored(self, epoch: int, step: int, name: str) -> None:
         """Check what an attempt goes on from: never below what it could have proved, and of the one true past."""
         if not self.rotten:
-            self.require("an acknowledged checkpoint is resumed from, or a newer one", step >= self.acked_step, name)
-            now = self.newest_before(epoch)
-            least = min(floor, now.step if now else 0)
+            bound = self.rolls.excused(epoch)
+            kept = step >= self.acked_step(bound)
+            self.require("an acknowledged checkpoint is resumed from, or a newer one", kept, name)
+            then = max((one.step for one in self.there[epoch].whole if one.step <= bound), default=0)
+            now = self.newest_before(epoch, bound)
+            least = min(then, now.step if now else 0)
             self.require("the newest provable one is resumed from", step >= least, f"{step}, not {least}")
         self.base.setdefault(epoch, name)
 
-    def newest_before(self, epoch: int) -> StepId | None:
+    def newest_before(self, epoch: int, at_most: float) -> StepId | None:
         """Return the newest that counts, as if the attempt of ``epoch`` had not begun."""
         mine = self.base.pop(epoch, None)
         try:
-            return self.newest()
+            return self.newest(at_most)
         finally:
             if mine is not None:
                 self.base[epoch] = mine
@@ -239,8 +323,7 @@ class Oracle:
 
         ``then``: the bases when the attempt began to look; a stale attempt may have written its own since.
         """
-        now = {other: one for other, one in self.base.items() if other != epoch}
-        kept = self.is_on_path(name, now) or self.is_on_path(name, then)
+        kept = self.is_on_path(name, self.of_others(epoch)) or self.is_on_path(name, then)
         self.require("what a later attempt replaced never counts", kept, name)
 
 

@@ -28,6 +28,7 @@ from sim_store import Server, SimStore
 from steelrail.checkpoints import agree, buddy, fence, restore, save, saving, upload
 from steelrail.checkpoints.edge import Checkpoints
 from steelrail.checkpoints.layout import METADATA, StepId, local_root
+from steelrail.checkpoints.lineage import Rollback, left_out
 from steelrail.checkpoints.manifest import Manifest
 from steelrail.checkpoints.peers import Peers, found
 from steelrail.checkpoints.place import Home
@@ -37,6 +38,7 @@ from steelrail.clients.peers import Peer, PeerError
 from steelrail.clients.ranks import RankPlace
 from steelrail.config import schema
 from steelrail.errors import CheckpointError, SteelrailError, must
+from steelrail.train.history import rolled_back_to
 
 HOSTS = 4
 EVERY = 2
@@ -46,7 +48,11 @@ THREADED = (upload, saving, buddy)
 
 @dataclass(eq=False)
 class World:
-    """Everything of one seed. ``deaf_from``: from when on no peer answers, in this attempt."""
+    """Everything of one seed. ``deaf_from``: from when on no peer answers, in this attempt.
+
+    ``luck`` alone decides of bad steps: a world without them plays as if there were none in any. ``bad_luck``: how
+    likely an attempt is to meet one.
+    """
 
     rng: random.Random
     sim: Sim
@@ -54,11 +60,26 @@ class World:
     oracle: Oracle
     nvme: Path
     store: SimStore
+    luck: random.Random
+    bad_luck: float
     past: dict[int, dict[int, str]] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
     processes: list[Process] = field(default_factory=list)
     restoring: list[Process] = field(default_factory=list)
     deaf_from: float = math.inf
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a bad step is rolled back in this world."""
+        return self.oracle.bad_step.policy == "roll_back"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an attempt does when nothing stops it: so many steps, the ``bad_after``-th of them bad (0: none)."""
+
+    steps: int
+    bad_after: int
 
 
 _world: World | None = None
@@ -81,9 +102,19 @@ def make_world(seed: int, nvme: Path) -> World:
         rng.choice((0.0, 0.005, 0.02)),
     )
     server = Server(sim, rate, crash, stop)
-    oracle = Oracle(server, rotten=rng.random() < 0.15)
+    luck = random.Random(f"bad steps of {seed}")
+    oracle = Oracle(server, rotten=rng.random() < 0.15, bad_step=bad_step_settings(luck))
     server.heed = oracle.heed
-    return World(rng, sim, server, oracle, nvme, SimStore(server))
+    return World(rng, sim, server, oracle, nvme, SimStore(server), luck, luck.choice((0.3, 0.6, 0.9)))
+
+
+def bad_step_settings(luck: random.Random) -> schema.BadStep:
+    """Return what a world does at a bad step."""
+    if luck.random() < 0.5:
+        return schema.BadStep()
+    back, limit = luck.choice((0, 1, 2, 3, 5)), luck.choice((1, 2, 10))
+    leave_out = luck.randint(1, back + 1)
+    return schema.BadStep(policy="roll_back", limit=limit, back_steps=back, leave_out_steps=leave_out)
 
 
 def play(seed: int, nvme: Path) -> World:
@@ -103,7 +134,7 @@ def play(seed: int, nvme: Path) -> World:
 
 def drive(made: World) -> None:
     """Let attempts follow one another, and at last one that nothing disturbs, on empty nodes."""
-    for _ in range(made.rng.choice((2, 3, 3, 4))):
+    for _ in range(made.rng.choice((2, 3, 3, 4)) + (made.luck.choice((0, 1, 2, 3)) if made.rolls_back else 0)):
         made.server.starved = made.rng.random() < 0.3
         made.deaf_from = made.sim.now + 6 * made.rng.random() if made.rng.random() < 0.3 else math.inf
         one_attempt(made)
@@ -137,7 +168,8 @@ def lose_host(made: World, host: int) -> None:
 def reader_without_a_node(made: World) -> None:
     """What a fresh attempt finds on all nodes but one of those that hold the newest save there twice, and a spare."""
     oracle = made.oracle
-    whole = [which for which, one in oracle.twice.items() if len(one.hosts) == one.size and oracle.counts(which)]
+    old_enough = [which for which in oracle.twice if which.step <= oracle.rolls.allowed() and oracle.counts(which)]
+    whole = [which for which in old_enough if len(oracle.twice[which].hosts) == oracle.twice[which].size]
     if not whole:
         return
     which = max(whole)
@@ -153,8 +185,9 @@ def reader_without_a_node(made: World) -> None:
 
 def last_reader(made: World) -> None:
     """What a fresh attempt finds in the store, once all is quiet."""
-    newest, oracle = made.oracle.newest(), made.oracle
-    acked_step = oracle.acked_step
+    oracle, bound = made.oracle, made.oracle.rolls.allowed()
+    newest, acked_step = oracle.newest(bound), oracle.acked_step(bound)
+    ever = [which for which in oracle.ever_acked if which.step <= bound and oracle.counts(which)]
     ended = one_attempt(made, quiet=True)
     step = ended.get("step")
     if newest is not None:
@@ -165,6 +198,8 @@ def last_reader(made: World) -> None:
         oracle.require("no acknowledged checkpoint is lost", kept, f"{step} after {acked_step}: {ended}")
     if acked_step:
         oracle.require("a run with checkpoints never starts over", step != 0, f"{ended}")
+    if ever and not oracle.rotten:
+        oracle.require("there is always something to go back to", bool(step), f"{ended}, of {ever} and {bound}")
 
 
 def one_attempt(made: World, quiet: bool = False, hosts: list[int] | None = None) -> dict[str, Any]:
@@ -180,16 +215,23 @@ def one_attempt(made: World, quiet: bool = False, hosts: list[int] | None = None
         return said
     hosts = hosts or made.rng.sample(range(HOSTS), made.rng.choice((1, 2, 2, 3)))
     nodes = len(hosts)
-    group, steps = Group(made.sim, nodes), EVERY * made.rng.choice((1, 2, 3))
+    group, plan = Group(made.sim, nodes), plan_of(made, quiet)
     for rank in range(nodes):
         process = Process(f"rank{rank}", hosts[rank], said["epoch"])
         group.members.append(process)
     made.processes += group.members
     for rank, process in enumerate(group.members):
         place = RankPlace(rank, nodes, 0, rank, nodes, f"host{hosts[rank]}")
-        made.sim.start(process, lambda place=place, process=process: one_rank(made, process, place, group, steps, said))
+        made.sim.start(process, lambda place=place, process=process: one_rank(made, process, place, group, plan, said))
     oversee(made, group.members, quiet)
     return said
+
+
+def plan_of(made: World, quiet: bool) -> Plan:
+    """Return what an attempt does."""
+    steps = EVERY * made.rng.choice((1, 2, 3))
+    bad = made.rolls_back and not quiet and made.luck.random() < made.bad_luck
+    return Plan(steps, made.luck.randint(1, steps) if bad else 0)
 
 
 def claim(made: World) -> int | None:
@@ -230,44 +272,52 @@ def give_up(made: World, members: list[Process]) -> None:
             one.frozen_until = max(one.frozen_until, made.sim.now + made.rng.choice((2.0, 20.0, 200.0)))
 
 
-def one_rank(made: World, process: Process, place: RankPlace, group: Group, steps: int, said: dict[str, Any]) -> None:
+def one_rank(made: World, process: Process, place: RankPlace, group: Group, plan: Plan, said: dict[str, Any]) -> None:
     """Live as a rank does: restore, train and save, flush, and be gone with all threads."""
     try:
-        attempt(made, process, place, group, steps, said)
+        attempt(made, process, place, group, plan, said)
     except (SteelrailError, RuntimeError) as error:
         made.tally[f"ended by {type(error).__name__}"] += 1
         said[f"error {place.rank}"] = f"{error}"
     process.dead = True
 
 
-def attempt(made: World, process: Process, place: RankPlace, group: Group, steps: int, said: dict[str, Any]) -> None:
+def attempt(made: World, process: Process, place: RankPlace, group: Group, plan: Plan, said: dict[str, Any]) -> None:
     """Restore, train and save, flush."""
     root = local_root(made.nvme / f"host{process.host}", "run", "key")
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = schema.Checkpoints(every_steps=EVERY, keep_last=1 + process.epoch % 2)
-    home = Home(made.store, "run", "key", process.epoch, root, settings)
+    reach = {"back_steps": made.oracle.bad_step.back_steps, "roll_backs": made.oracle.bad_step.limit}
+    home = Home(made.store, "run", "key", process.epoch, root, settings, **reach)
     hosts = [one.host for one in group.members]
     nodes = tuple(Peer(f"host{host}", f"{process.epoch}", host) for host in hosts)
     met = Peers(place.rank, nodes, b"") if len(nodes) > 1 else None
     checkpoints = Checkpoints(home, agree.Ranks(place, group), note, TIMEOUT_SECONDS, met)  # type: ignore[arg-type]
-    newest, held = made.oracle.newest(), held_step(made, process, hosts)
+    held = held_steps(made, process, hosts)
     made.past.setdefault(process.epoch, dict(made.oracle.base))
+    if place.rank == 0:
+        made.oracle.looks(process.epoch)
+    rollbacks = rollbacks_told(made, process, checkpoints, said)
     state = {f"rank{place.rank}": torch.zeros(1)}
     made.restoring.append(process)
     try:
-        found = checkpoints.restore(state)
+        found = checkpoints.restore(state, 0, rollbacks)
     except CheckpointError:
-        made.oracle.held_restored(0, min(held, held_step(made, process, hosts)))
+        made.oracle.held_restored(process.epoch, 0, held, held_steps(made, process, hosts))
         raise
     made.restoring.remove(process)
     name, step = (str(found.extra["name"]), found.step) if found else ("", 0)
     if process.epoch == made.oracle.newest_claim and place.rank == 0:
-        made.oracle.held_restored(step, min(held, held_step(made, process, hosts)))
-        made.oracle.restored(process.epoch, step, name, newest.step if newest else 0)
+        made.oracle.held_restored(process.epoch, step, held, held_steps(made, process, hosts))
+        made.oracle.restored(process.epoch, step, name)
     said.setdefault("step", step)
     made.oracle.require("all ranks resume from the same checkpoint", said["step"] == step, f"{said}, {step}")
-    for number in range(step + 1, step + steps + 1):
+    bad = bad_step(made, plan, step, rollbacks)
+    for number in range(step + 1, step + plan.steps + 1):
         made.sim.pause(made.rng.choice((0.1, 2.0)) * made.rng.random())
+        if number == bad:
+            roll_back(made, process, place, checkpoints, number)
+            break
         if number % EVERY == 0:
             grown = Content(f"s{number}e{process.epoch}", process.epoch, number, name)
             name = made.oracle.contents.setdefault(grown.name, grown).name
@@ -276,12 +326,44 @@ def attempt(made: World, process: Process, place: RankPlace, group: Group, steps
     checkpoints.close()
 
 
-def held_step(made: World, process: Process, hosts: list[int]) -> int:
-    """Return the step that an attempt must find on its nodes; 0 beside one that may be removing it."""
+def rollbacks_told(
+    made: World, process: Process, checkpoints: Checkpoints, said: dict[str, Any]
+) -> tuple[Rollback, ...]:
+    """Return what an attempt is told of bad steps before it; a run that does not roll back does not ask."""
+    if not made.rolls_back:
+        return ()
+    told = checkpoints.rollbacks()
+    made.oracle.rolls.knows(process.epoch, told)
+    said.setdefault("rollbacks", told)
+    made.oracle.require("all ranks know of the same roll backs", said["rollbacks"] == told, f"{said}, {told}")
+    return told
+
+
+def bad_step(made: World, plan: Plan, start: int, rollbacks: tuple[Rollback, ...]) -> int:
+    """Return which step an attempt finds bad and rolls back; 0 when none: steps that are left out are not judged."""
+    bad = start + plan.bad_after if plan.bad_after else 0
+    return 0 if bad in left_out(rollbacks) or len(rollbacks) >= made.oracle.bad_step.limit else bad
+
+
+def roll_back(made: World, process: Process, place: RankPlace, checkpoints: Checkpoints, step: int) -> None:
+    """Decide at a bad step what the trainer decides there."""
+    oracle = made.oracle
+    at_most, first = rolled_back_to(oracle.bad_step, step)
+    if place.rank == 0:
+        decided = Rollback(process.epoch, step, at_most, first, "loss")
+        oracle.rolls.meets(decided, made.server.mutations, oracle.newest_claim > process.epoch)
+        made.tally["met a bad step"] += 1
+    checkpoints.roll_back(step, at_most, first, "loss")
+    oracle.rolls.ends(process.epoch)
+    made.tally["rolled back"] += place.rank == 0
+
+
+def held_steps(made: World, process: Process, hosts: list[int]) -> frozenset[int]:
+    """Return the steps that an attempt must find on its nodes; none beside one that may be removing them."""
     others = [one for one in made.processes if one.epoch != process.epoch and one.host in hosts and not one.dead]
     if others or process.epoch != made.oracle.newest_claim:
-        return 0
-    return made.oracle.held_step(process.epoch, frozenset(hosts))
+        return frozenset()
+    return made.oracle.held_steps(process.epoch, frozenset(hosts))
 
 
 def note(kind: str, **data: Any) -> None:
@@ -392,8 +474,10 @@ def load(home: Home, ranks: agree.Ranks, state: Any, manifest: Manifest, metadat
         whole = f"rank {rank} of {StepId(made_by.step, made_by.epoch).folder} "
         kept = text.startswith(whole) and set(text[len(whole) :]) == {"x"} and len(text) - len(whole) in (4, 60)
         oracle.require("what is read is whole and of this checkpoint", kept, f"{name}: {text}")
+    oracle.rolls.old_enough(home.epoch, made_by.step)
     if world().sim.process.epoch == oracle.newest_claim:
         oracle.of_the_past(home.epoch, name, world().past[home.epoch])
+        oracle.rolls.never_again(home.epoch, name, made_by.epoch, made_by.step)
 
 
 def commit_local(ranks: agree.Ranks, folder: Path, manifest: Manifest, real: Callable[..., None]) -> None:
