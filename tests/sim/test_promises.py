@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sim_store import Client
-from sim_world import run_seeds, simulated
+from sim_world import run_seeds, simulated, world
 
 from steelrail.checkpoints import bring, fence, keep, newest, peers, restore, retention
 from steelrail.checkpoints.buddy import Copier
@@ -46,6 +47,7 @@ def test_no_seed_breaks_a_promise(patch: Any, tmp_path: Path, capsys: pytest.Cap
         print(f"\n{show(counts)}")  # noqa: T201 - the figures are what this test is run for
     assert counts["seeds"] == SEEDS
     assert SEEDS < 200 or all(counts[f"fault: {kind}"] for kind in FAULTS)
+    assert SEEDS < 200 or counts["attempts: rolled back"]
 
 
 def manifest_before_the_other_nodes_are_done(patch: Any) -> None:
@@ -135,6 +137,43 @@ def oldest_resumed_first(patch: Any) -> None:
     patch.setattr(restore, "candidates", candidates)
 
 
+def bound_of_a_roll_back_ignored(patch: Any) -> None:
+    patch.setattr(restore, "newest_allowed", lambda rollbacks, resumed: None)
+
+
+def bound_of_a_roll_back_forever(patch: Any) -> None:
+    real = restore.newest_allowed
+    patch.setattr(restore, "newest_allowed", lambda rollbacks, resumed: real(rollbacks, ()))
+
+
+def roll_back_without_a_look_at_the_fence(patch: Any) -> None:
+    def record(store: Any, run: str, key: str, decided: Any) -> None:
+        fields = {name: value for name, value in asdict(decided).items() if name != "epoch"}
+        fence._write_once(store, run, key, decided.epoch, "rollback", fields)
+
+    patch.setattr(fence, "record_rollback", record)
+
+
+def roll_back_recorded_behind_the_ranks_back(patch: Any) -> None:
+    real = fence.record_rollback
+
+    def record(*told: Any) -> None:
+        sim = world().sim
+        sim.start(sim.process, lambda: real(*told))
+
+    patch.setattr(fence, "record_rollback", record)
+
+
+def all_but_the_last_roll_back_forgotten(patch: Any) -> None:
+    real = fence.rollbacks
+    patch.setattr(fence, "rollbacks", lambda store, run, key: real(store, run, key)[-1:])
+
+
+def one_roll_back_thought_of_at_most(patch: Any) -> None:
+    real = keep.why_kept
+    patch.setattr(keep, "why_kept", lambda losses, rules, back_steps, roll_backs: real(losses, rules, back_steps))
+
+
 class Anything(str):
     """Equal to every digest."""
 
@@ -162,6 +201,12 @@ class Anything(str):
         (copies_said_before_they_are_there, 100, "a save that is there twice"),
         (copied_saves_not_kept, 400, "a save that is there twice"),
         (oldest_resumed_first, 50, "BrokenPromise"),
+        (bound_of_a_roll_back_ignored, 50, "after a roll back nothing newer than it allows is resumed from"),
+        (bound_of_a_roll_back_forever, 100, "BrokenPromise"),
+        (roll_back_without_a_look_at_the_fence, 200, "an attempt that is stale at its bad step|looks at the fence"),
+        (roll_back_recorded_behind_the_ranks_back, 50, "a roll back is recorded before any rank ends"),
+        (all_but_the_last_roll_back_forgotten, 100, "every later attempt leaves out the same steps"),
+        (one_roll_back_thought_of_at_most, 100, "what a roll back may need is never removed"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
