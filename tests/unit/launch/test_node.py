@@ -92,6 +92,17 @@ def pids(folder, count=2):
     return [int(path.read_text().split()[0]) for path in sorted(found)]
 
 
+def await_heard(pid, number):
+    """Return once a process catches or blocks a signal: before, it would be its end."""
+    end, bit = time.monotonic() + 20, 1 << (number - 1)
+    while time.monotonic() < end:
+        fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        if bit & (int(fields["SigCgt"], 16) | int(fields["SigBlk"], 16)):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{number.name} is not heard within 20 s")
+
+
 def gone(pid):
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists():
@@ -124,7 +135,7 @@ def test_what_is_heavy_is_loaded_once_a_node_and_every_rank_knows_its_place(star
 
 def test_ranks_that_wait_begin_at_the_word_and_with_what_it_tells_them(start, tmp_path):
     node = start(wait=True, r0="tell WORD", r1="tell WORD")
-    time.sleep(1.0)
+    await_heard(node.pid, signal.SIGUSR2)
     assert node.poll() is None and not list(tmp_path.glob("pid-*"))
     # Meant for the ranks of the attempt before.
     node.send_signal(signal.SIGUSR2)
