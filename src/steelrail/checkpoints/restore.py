@@ -91,12 +91,14 @@ def restore(
     ``known``: a step that the caller knows was durable once (0: of none), whatever the store says now; one that is too
     young after a roll back is not missed.
     Called by all ranks, before training. Raises ``CheckpointError`` when there were checkpoints and none can be proved,
-    ``StoreError`` when the store cannot be asked, ``NodeError`` when a rank could not do its part: that is no evidence
+    ``StoreError`` when the store cannot be asked, ``BusyError`` when a newer attempt's save is there already,
+    ``NodeError`` when a rank could not do its part: that is no evidence
     against a checkpoint, and an older one would void it, so the next attempt begins with the same one.
     """
     began = clock.monotonic()
     view = ranks.from_rank(0, lambda: survey_store(home.store, home.run, home.key))
     tried, reasons = candidates(view, _survey_nodes(home, ranks))
+    _require_not_after(home, ranks, tried)
     at_most = newest_allowed(rollbacks, view.resumed)
     tried, too_young = old_enough(tried, at_most)
     reasons += too_young
@@ -116,6 +118,15 @@ def restore(
 
 def _record(home: Home, ranks: Ranks, source: StepId | None) -> None:
     ranks.from_rank(0, lambda: fence.record_resume(home.store, home.run, home.key, home.epoch, source))
+
+
+def _require_not_after(home: Home, ranks: Ranks, tried: Sequence[Candidate]) -> None:
+    """End an attempt that slept through a newer one's save: taken over, that would count as older than it is.
+
+    The way back of the lineage would then leave out what the newer one resumed from, and with it what that voided.
+    """
+    if any(one.manifest.epoch > home.epoch for one in tried):
+        ranks.from_rank(0, lambda: fence.require_newest(home.store, home.run, home.key, home.epoch))
 
 
 def _survey_nodes(home: Home, ranks: Ranks) -> list[LocalView]:

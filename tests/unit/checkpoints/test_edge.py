@@ -202,6 +202,13 @@ def test_attempt_that_was_overtaken_cannot_commit_and_ends(model: Any) -> None:
     assert model.folders() == []
 
 
+def test_attempt_that_slept_through_a_newer_ones_save_does_not_take_it_over(model: Any) -> None:
+    slept, newer = (fence.claim(model.store, "run", model.key) for _ in range(2))
+    model.attempt_of(newer, 3, saves=[2], break_store=True)
+    assert errors(model.attempt_of(slept, 3)) == ["BusyError"] * 4
+    assert [one.epoch for one in fence.resumes(model.store, "run", model.key)] == [newer]
+
+
 def test_killed_rank_loses_no_acknowledged_checkpoint(model: Any) -> None:
     first = model.attempt(8, saves=[2], flush=20)
     dead = model.attempt_of(fence.claim(model.store, "run", model.key), 8, saves=[4, 5, 6], kill=[2, 6])
