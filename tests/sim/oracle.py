@@ -155,7 +155,8 @@ class Oracle:
     def _require_way_back(self, gone: StepId, sweeper: int) -> None:
         """Check that roll backs, each of a bad step right after what was resumed from, find something without ``gone``.
 
-        The first finds what is there of that age, the later ones something at least.
+        The first finds what is there of that age, the later ones something at least. What was decided before counts
+        towards ``limit``: a removal that comes late, after a roll back, owes nothing to one more than that.
         """
         left, back_steps = {which.step for which in self.whole()}, self.bad_step.back_steps
         newest = at = max(left, default=0)
@@ -164,7 +165,7 @@ class Oracle:
         if sweeper == self.newest_claim:
             nearest = any(gone.step <= step <= max(gone.step, newest - back_steps) for step in left)
             self.require(promise, nearest, said)
-        for _ in range(self.bad_step.limit):
+        for _ in range(self.bad_step.limit - self.rolls.known()):
             older = [step for step in left if step <= at - back_steps]
             self.require(promise, bool(older) or gone.step > at - back_steps, said)
             at = max(older, default=0)

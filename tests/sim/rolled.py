@@ -72,6 +72,11 @@ class RollBacks:
         self.require("every later attempt leaves out the same steps", not forgotten, f"{epoch}: {forgotten}")
         self.require("every later attempt knows of each roll back", set(before) <= set(said), f"{epoch}: {said}")
 
+    def known(self) -> int:
+        """Return how many the newest attempt that looked knows of, its own among them: no fewer count from now on."""
+        newest = max(self.seen, default=0)
+        return len({*self.seen[newest].recorded, *self.recorded.keys() & {newest}}) if newest else 0
+
     def allowed(self) -> float:
         """Return the newest step that an attempt may resume from which begins to look now."""
         return _least(self.recorded, self.resumed)
