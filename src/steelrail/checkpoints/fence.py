@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from steelrail.checkpoints.layout import StepId, fence_name, parse_fence
 from steelrail.checkpoints.lineage import Resumed, Rollback
@@ -21,6 +20,7 @@ from steelrail.clients import clock
 from steelrail.clients.store import Store
 from steelrail.errors import BusyError, CheckpointError, StoreError, must
 
+T = TypeVar("T")
 MAX_RACES = 100
 
 
@@ -76,19 +76,21 @@ def record_rollback(store: Store, run: str, key: str, decided: Rollback) -> None
 
 def rollbacks(store: Store, run: str, key: str) -> tuple[Rollback, ...]:
     """Return what each attempt that rolled back decided, by epoch."""
-    epochs = sorted(epoch for epoch, kind in _listed(store, run, key) if kind == "rollback")
-    return tuple(_rollback(store, store.key(run, key, "fence", fence_name(one, "rollback")), one) for one in epochs)
+
+    def read(epoch: int, said: Any) -> Rollback:
+        return Rollback(epoch, int(said["step"]), int(said["at_most"]), int(said["first"]), str(said["why"]))
+
+    return _records(store, run, key, "rollback", read)
 
 
 def resumes(store: Store, run: str, key: str) -> tuple[Resumed, ...]:
     """Return what each attempt started from, by epoch."""
-    found = _records(store, run, key, "resume")
-    return tuple(Resumed(epoch, place.step, place.epoch) for epoch, place in found)
+    return _records(store, run, key, "resume", lambda own, said: Resumed(own, int(said["step"]), int(said["epoch"])))
 
 
 def commits(store: Store, run: str, key: str) -> tuple[StepId, ...]:
     """Return the first checkpoint of each attempt that committed one."""
-    return tuple(place for _, place in _records(store, run, key, "committed"))
+    return _records(store, run, key, "committed", lambda _, said: StepId(int(said["step"]), int(said["epoch"])))
 
 
 def _write_once(store: Store, run: str, key: str, epoch: int, kind: str, fields: Mapping[str, int | str]) -> None:
@@ -98,31 +100,20 @@ def _write_once(store: Store, run: str, key: str, epoch: int, kind: str, fields:
         raise CheckpointError(must(f"{kind} record", f"{fields}", "another already", name, do))
 
 
-def _records(store: Store, run: str, key: str, kind: str) -> list[tuple[int, StepId]]:
-    epochs = sorted(epoch for epoch, found in _listed(store, run, key) if found == kind)
-    return [(epoch, _read(store, store.key(run, key, "fence", fence_name(epoch, kind)))) for epoch in epochs]
+def _records(store: Store, run: str, key: str, kind: str, read: Callable[[int, Any], T]) -> tuple[T, ...]:
+    """Return what ``read`` makes of each record of one kind and its epoch, by epoch.
 
-
-def _read(store: Store, name: str) -> StepId:
-    with _record(name):
-        fields: Any = json.loads(store.get(name))
-        return StepId(int(fields["step"]), int(fields["epoch"]))
-
-
-def _rollback(store: Store, name: str, epoch: int) -> Rollback:
-    with _record(name):
-        fields: Any = json.loads(store.get(name))
-        steps = {field: int(fields[field]) for field in ("step", "at_most", "first")}
-        return Rollback(epoch, **steps, why=str(fields["why"]))
-
-
-@contextmanager
-def _record(name: str) -> Iterator[None]:
-    """A record that cannot be read stops the run: without it the lineage is unknown."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(must("fence record", "valid JSON", "torn", name, "restore it from a backup")) from error
+    One that cannot be read stops the run: without it the lineage is unknown.
+    """
+    found = []
+    for epoch in sorted(epoch for epoch, other in _listed(store, run, key) if other == kind):
+        name = store.key(run, key, "fence", fence_name(epoch, kind))
+        try:
+            found.append(read(epoch, json.loads(store.get(name))))
+        except (ValueError, KeyError, TypeError) as error:
+            do = "restore it from a backup"
+            raise CheckpointError(must("fence record", "valid JSON", "torn", name, do)) from error
+    return tuple(found)
 
 
 def _listed(store: Store, run: str, key: str) -> list[tuple[int, str]]:
