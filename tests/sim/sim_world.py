@@ -287,8 +287,7 @@ def attempt(made: World, process: Process, place: RankPlace, group: Group, plan:
     root = local_root(made.nvme / f"host{process.host}", "run", "key")
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = schema.Checkpoints(every_steps=EVERY, keep_last=1 + process.epoch % 2)
-    reach = {"back_steps": made.oracle.bad_step.back_steps, "roll_backs": made.oracle.bad_step.limit}
-    home = Home(made.store, "run", "key", process.epoch, root, settings, **reach)
+    home = Home(made.store, "run", "key", process.epoch, root, settings, bad_step=made.oracle.bad_step)
     hosts = [one.host for one in group.members]
     nodes = tuple(Peer(f"host{host}", f"{process.epoch}", host) for host in hosts)
     met = Peers(place.rank, nodes, b"") if len(nodes) > 1 else None

@@ -171,7 +171,7 @@ def all_but_the_last_roll_back_forgotten(patch: Any) -> None:
 
 def one_roll_back_thought_of_at_most(patch: Any) -> None:
     real = keep.why_kept
-    patch.setattr(keep, "why_kept", lambda losses, rules, back_steps, roll_backs: real(losses, rules, back_steps))
+    patch.setattr(keep, "why_kept", lambda losses, rules, bad: real(losses, rules, bad.model_copy(update={"limit": 1})))
 
 
 class Anything(str):

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.agree import Ranks
 from steelrail.checkpoints.buddy import Copier, Copies
+from steelrail.checkpoints.keep import NO_ROLL_BACK
 from steelrail.checkpoints.layout import StepId, local_root
 from steelrail.checkpoints.lineage import Rollback
 from steelrail.checkpoints.manifest import Manifest, Plain
@@ -48,18 +49,16 @@ def open_checkpoints(
     emit: Emit,
     timeout_seconds: float = TIMEOUT_SECONDS,
     beat: Callable[[], None] = no_beat,
-    back_steps: int = 0,
-    roll_backs: int = 1,
+    bad_step: schema.BadStep = NO_ROLL_BACK,
 ) -> Checkpoints:
     """Return the checkpoints of this attempt. Called by all ranks, after the default process group exists.
 
     ``nvme`` is ``clients.disk.node_root``; ``epoch`` was claimed by ``fence.claim``. ``timeout_seconds`` a decision.
     ``beat`` is called for every file of a restore, and every few seconds of a wait: a sign of life.
-    ``back_steps``: how far before a bad step a roll back may have to go, ``roll_backs`` how often; what that may need
-    is kept.
+    ``bad_step``: how far before a bad step a roll back may have to go, and how often; what that may need is kept.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat, back_steps, roll_backs)
+    home = Home(store, run, key, epoch, local_root(nvme, run, key), settings, beat, bad_step)
     ranks = Ranks(place, group)
     ranks.agree(lambda: private_folder(home.local))
     return Checkpoints(home, ranks, emit, timeout_seconds, meet(home, ranks))

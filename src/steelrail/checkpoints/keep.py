@@ -16,6 +16,7 @@ from steelrail.checkpoints.manifest import Plain
 from steelrail.config import schema
 
 HELDOUT_LOSS = "heldout_loss"
+NO_ROLL_BACK = schema.BadStep()
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,12 @@ def heldout_loss_of(extra: Mapping[str, Plain]) -> float | None:
 
 
 def why_kept(
-    losses: Mapping[StepId, float | None], rules: schema.Checkpoints, back_steps: int = 0, roll_backs: int = 1
+    losses: Mapping[StepId, float | None], rules: schema.Checkpoints, bad_step: schema.BadStep = NO_ROLL_BACK
 ) -> dict[StepId, str]:
     """Return which of some provable checkpoints are kept, and why; ``losses``: each with its held-out loss, if any.
 
-    ``back_steps``: a roll back of a bad step after the newest must find one at least so many good steps before it, and
-    so must the next, of a bad step soon after what was resumed from; ``roll_backs``: how many, one after the other.
+    ``bad_step``: a roll back of a bad step after the newest must find one at least ``back_steps`` good steps before it,
+    and so must the next, of a bad step soon after what was resumed from, up to ``limit`` of them one after the other.
     """
     newest_first = sorted(losses, reverse=True)
     reasons: dict[StepId, list[str]] = {}
@@ -74,8 +75,8 @@ def why_kept(
         reasons.setdefault(which, []).append(f"first of {rules.keep_every_steps} steps")
     for which, loss in _best({which: losses[which] for which in steps.values()}, rules.keep_best):
         reasons.setdefault(which, []).append(f"best {rules.keep_best} by held-out loss ({loss:.4f})")
-    for which in _for_roll_backs(newest_first, steps, back_steps, roll_backs):
-        reasons.setdefault(which, []).append(f"a roll back by {back_steps} steps may need it")
+    for which in _for_roll_backs(newest_first, steps, bad_step):
+        reasons.setdefault(which, []).append(f"a roll back by {bad_step.back_steps} steps may need it")
     return {which: ", ".join(said) for which, said in reasons.items()}
 
 
@@ -85,18 +86,17 @@ def judge(
     epoch: int,
     rules: schema.Checkpoints,
     abandoned_before: float = -math.inf,
-    back_steps: int = 0,
-    roll_backs: int = 1,
+    bad_step: schema.BadStep = NO_ROLL_BACK,
 ) -> tuple[Verdict, ...]:
     """Return what becomes of every folder, newest first, in the eyes of the attempt of ``epoch``.
 
     ``abandoned_before``: an upload of this very attempt that did not grow since then (Unix seconds) is dead too; for
-    an attempt that lives itself there is no such time. ``back_steps``, ``roll_backs``: see ``why_kept``.
+    an attempt that lives itself there is no such time. ``bad_step``: see ``why_kept``.
     """
     losses = {one.which: one.heldout_loss for one in held if one.fault is None and not is_void(one.which, resumed)}
     if not losses:
         return tuple(_verdict(one, resumed, "nothing can be proved, so nothing goes") for one in _newest_first(held))
-    kept, newest = why_kept(losses, rules, back_steps, roll_backs), sorted(losses, reverse=True)[: rules.keep_last]
+    kept, newest = why_kept(losses, rules, bad_step), sorted(losses, reverse=True)[: rules.keep_last]
     found = []
     for one in _newest_first(held):
         why = kept.get(one.which) or _why_spared(one, resumed, epoch, newest, abandoned_before)
@@ -139,18 +139,19 @@ def _newest_first(held: Sequence[Held]) -> list[Held]:
 
 
 def _for_roll_backs(
-    newest_first: Sequence[StepId], steps: Mapping[int, StepId], back_steps: int, roll_backs: int
+    newest_first: Sequence[StepId], steps: Mapping[int, StepId], bad_step: schema.BadStep
 ) -> list[StepId]:
     """Return those less than ``back_steps`` before the newest, and the next: each may become what to go back to.
 
     For roll backs after the first, the first of each ``back_steps`` steps before those, as far back as they may go.
     """
+    back_steps = bad_step.back_steps
     if back_steps == 0 or not newest_first:
         return []
     young = [which for which in newest_first if which.step > newest_first[0].step - back_steps]
     near = list(newest_first[: len(young) + 1])
     firsts, oldest = list(_firsts(steps, back_steps).values()), near[-1].step
-    for _ in range(roll_backs - 1):
+    for _ in range(bad_step.limit - 1):
         oldest = max((which.step for which in firsts if which.step <= oldest - back_steps), default=0)
     return near + [which for which in firsts if oldest <= which.step < near[-1].step]
 

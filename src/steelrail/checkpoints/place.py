@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steelrail.artifacts.events import Kind
+from steelrail.checkpoints.keep import NO_ROLL_BACK
 from steelrail.checkpoints.layout import StepId
 from steelrail.clients.store import Store
 from steelrail.config import schema
@@ -28,7 +29,7 @@ def no_beat() -> None:
 class Home:
     """Store, run, key, fence epoch and NVMe folder (``layout.local_root``) of one attempt. ``beat``: sign of life.
 
-    ``back_steps``: so far before a bad step a roll back may have to go, and ``roll_backs`` how often (``keep``).
+    ``bad_step``: how far before a bad step a roll back may have to go, and how often (``keep``).
     """
 
     store: Store
@@ -38,8 +39,7 @@ class Home:
     local: Path
     settings: schema.Checkpoints
     beat: Callable[[], None] = no_beat
-    back_steps: int = 0
-    roll_backs: int = 1
+    bad_step: schema.BadStep = NO_ROLL_BACK
 
     def folder(self, which: StepId) -> Path:
         """Return a checkpoint's folder on NVMe."""

@@ -41,8 +41,7 @@ def sweep_store(home: Home, durable: StepId) -> None:
         log.warning("nothing is removed from the store: %s cannot be proved there", durable.folder)
         return
     resumed = fence.resumes(store, run, key)
-    back_steps, roll_backs = home.back_steps, home.roll_backs
-    verdicts = judge(held, resumed, home.epoch, home.settings, back_steps=back_steps, roll_backs=roll_backs)
+    verdicts = judge(held, resumed, home.epoch, home.settings, bad_step=home.bad_step)
     remove(store, run, key, home.epoch, verdicts)
     store.abort_unfinished(steps_prefix(store, run, key), clock.now() - STALE_UPLOAD_SECONDS)
 

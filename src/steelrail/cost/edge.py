@@ -296,8 +296,7 @@ def _curve(columns: Mapping[str, Array], attempt: int) -> Curve:
 def _beside(run: Run, left: Left, bill: Bill, reader: Reader, book: PriceBook) -> Beside:
     """Price what the run keeps in the store and what it asked of it; after the cutting, which reads all events."""
     shard_bytes = sum(one.size_bytes for one in left.shards.data_shards)
-    reach = (run.train.bad_step.back_steps, run.train.bad_step.limit)
-    kept = storage.stored(reader.sizes, reader.losses, run.checkpoints, shard_bytes, *reach)
+    kept = storage.stored(reader.sizes, reader.losses, run.checkpoints, shard_bytes, run.train.bad_step)
     keys_of = {("corpus", left.corpus.key), ("shards", left.shards.key), ("train", left.record.key)}
     counts = requests.by_process(noted_requests(results_folder(run)), keys_of, reader.requests)
     fault = requests.uncounted(counts, left.record.attempts)

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from steelrail.artifacts.events import Event
 from steelrail.artifacts.requests import Requests
-from steelrail.checkpoints.keep import why_kept
+from steelrail.checkpoints.keep import NO_ROLL_BACK, why_kept
 from steelrail.checkpoints.layout import StepId
 from steelrail.config import schema
 from steelrail.config.prices import PriceBook, StorageRow, storage_on
@@ -61,11 +61,10 @@ def stored(
     losses: Mapping[int, float],
     rules: schema.Checkpoints,
     shard_bytes: int,
-    back_steps: int = 0,
-    roll_backs: int = 1,
+    bad_step: schema.BadStep = NO_ROLL_BACK,
 ) -> Stored:
     """Return what stays in the store by the run's rules. ``sizes``, ``losses``: bytes and held-out loss by step."""
-    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules, back_steps, roll_backs)
+    kept = why_kept({StepId(step, 0): losses.get(step) for step in sizes}, rules, bad_step)
     return Stored(sum(sizes[which.step] for which in kept), len(kept), shard_bytes)
 
 

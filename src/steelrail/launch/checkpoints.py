@@ -113,9 +113,8 @@ def sweep(run: Run) -> Overview:
 def _judged(run: Run, key: str, store: Store, epoch: int) -> tuple[tuple[Verdict, ...], tuple[Unfinished, ...]]:
     """Return what becomes of every checkpoint, and the unfinished uploads that are old enough to go."""
     held = retention.survey(store, run.name, key)
-    resumed, bad_step = fence.resumes(store, run.name, key), run.train.bad_step
-    reach = (bad_step.back_steps, bad_step.limit)
-    verdicts = judge(held, resumed, epoch, run.checkpoints, _stale_before(), *reach)
+    resumed = fence.resumes(store, run.name, key)
+    verdicts = judge(held, resumed, epoch, run.checkpoints, _stale_before(), run.train.bad_step)
     uploads = store.unfinished(steps_prefix(store, run.name, key))
     return verdicts, tuple(one for one in uploads if one.begun < _stale_before())
 

@@ -100,8 +100,7 @@ def _open(rank: Rank) -> Checkpoints:
         rank.run.checkpoints,
         rank.events.write,
         beat=lambda: rank.pulse.beat(rank.pulse.step, rank.pulse.doing),
-        back_steps=rank.run.train.bad_step.back_steps,
-        roll_backs=rank.run.train.bad_step.limit,
+        bad_step=rank.run.train.bad_step,
     )
 
 

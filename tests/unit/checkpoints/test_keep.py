@@ -7,7 +7,7 @@ import pytest
 from steelrail.checkpoints.keep import Held, Verdict, heldout_loss_of, judge, why_kept
 from steelrail.checkpoints.layout import MANIFEST, StepId
 from steelrail.checkpoints.lineage import Resumed
-from steelrail.config.schema import Checkpoints
+from steelrail.config.schema import BadStep, Checkpoints
 
 Which = tuple[int, int]
 
@@ -37,7 +37,9 @@ def judged(
         for which, manifest in folders.items()
     ]
     kept_by = Checkpoints(**{"keep_last": 2, **rules})
-    return judge(held, resumed, epoch, kept_by, abandoned_before, back_steps, roll_backs)
+    policy = "roll_back" if back_steps else "stop"
+    bad_step = BadStep(policy=policy, back_steps=back_steps, limit=roll_backs)
+    return judge(held, resumed, epoch, kept_by, abandoned_before, bad_step)
 
 
 def gone(verdicts: tuple[Verdict, ...]) -> list[Which]:

@@ -10,7 +10,7 @@ import synthetic
 from steelrail.artifacts.events import Event
 from steelrail.artifacts.requests import Requests
 from steelrail.config.prices import load_price_book
-from steelrail.config.schema import Checkpoints
+from steelrail.config.schema import BadStep, Checkpoints
 from steelrail.cost.storage import Stored, cost_at, durable_bytes, price_storage, stored
 
 BOOK = load_price_book(synthetic.HOME / "config" / "prices")
@@ -31,8 +31,12 @@ def test_only_the_checkpoints_that_are_kept_count() -> None:
     assert stored(sizes, losses, Checkpoints(keep_last=1), 10) == Stored(8, 1, 10)
     assert stored(sizes, losses, Checkpoints(keep_last=1, keep_best=1), 10) == Stored(9, 2, 10)
     assert stored(sizes, losses, Checkpoints(keep_last=1, keep_every_steps=50), 10) == Stored(10, 2, 10)
-    assert stored(sizes, losses, Checkpoints(keep_last=1), 10, back_steps=30) == Stored(14, 3, 10)
-    assert stored(sizes, losses, Checkpoints(keep_last=1), 10, back_steps=30, roll_backs=2) == Stored(15, 4, 10)
+    assert stored(
+        sizes, losses, Checkpoints(keep_last=1), 10, BadStep(policy="roll_back", back_steps=30, limit=1)
+    ) == Stored(14, 3, 10)
+    assert stored(
+        sizes, losses, Checkpoints(keep_last=1), 10, BadStep(policy="roll_back", back_steps=30, limit=2)
+    ) == Stored(15, 4, 10)
 
 
 def test_a_seventy_billion_state_costs_twenty_dollars_a_month() -> None:
