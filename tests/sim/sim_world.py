@@ -32,7 +32,7 @@ from steelrail.checkpoints.lineage import Rollback, left_out
 from steelrail.checkpoints.manifest import Manifest
 from steelrail.checkpoints.peers import Peers, found
 from steelrail.checkpoints.place import Home
-from steelrail.clients import clock, peers, store_transfer
+from steelrail.clients import clock, parallel, peers, store_transfer
 from steelrail.clients.disk import on_disk
 from steelrail.clients.peers import Peer, PeerError
 from steelrail.clients.ranks import RankPlace
@@ -499,7 +499,6 @@ def simulated() -> Iterator[pytest.MonkeyPatch]:
         for module in THREADED:
             patch.setattr(module, "threading", None)
         patch.setattr(peers, "receive", receive)
-        patch.setattr(buddy, "in_parallel", lambda work, files: [work(file) for file in files])
         patch.setattr(agree, "dist", sim_dist())
         for module in (save, restore):
             patch.setattr(module, "commit_local", committed)
@@ -512,7 +511,7 @@ def simulated() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(clock, "sleep", lambda seconds: world().sim.pause(seconds))
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(store_transfer, "PART_BYTES", 64)
-        patch.setattr(store_transfer, "in_parallel", lambda work, items, threads=1: [work(item) for item in items])
+        patch.setattr(parallel, "in_parallel", lambda work, items, *how: [work(item) for item in items])
         logging.disable(logging.CRITICAL)
         try:
             yield patch

@@ -7,8 +7,7 @@ time: a peer that is away costs that copy and nothing else. The copy lies in the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from steelrail.artifacts.files import sync_folder
@@ -16,7 +15,7 @@ from steelrail.checkpoints.layout import StepId
 from steelrail.checkpoints.manifest import CheckpointFile, Manifest
 from steelrail.checkpoints.peers import Peers
 from steelrail.checkpoints.place import Emit, Home, no_beat
-from steelrail.clients import clock
+from steelrail.clients import clock, parallel
 from steelrail.clients.disk import free_bytes, on_disk, private_folder
 from steelrail.clients.peers import PeerError
 from steelrail.errors import CheckpointError, NodeError, SteelrailError, must
@@ -113,7 +112,7 @@ class Copier:
         size_bytes = sum(file.size_bytes for file in lacking)
         self._require_room(manifest, size_bytes)
         private_folder(self._home.folder(manifest.id))
-        in_parallel(lambda file: self._pull(manifest, file), lacking)
+        parallel.in_parallel(lambda file: self._pull(manifest, file), lacking, THREADS, "checkpoint-buddy")
         with on_disk(self._home.local):
             sync_folder(self._home.folder(manifest.id))
         ward, seconds = self._peers.nodes[self._peers.ward].host, clock.monotonic() - began
@@ -152,18 +151,6 @@ class Copier:
     def _is_closing_after(self, seconds: float) -> bool:
         with self._turn:
             return self._turn.wait_for(lambda: self._board.closing, seconds)
-
-
-def in_parallel(work: Callable[[CheckpointFile], None], files: Iterable[CheckpointFile]) -> None:
-    """Do ``work`` for each file. Raises the first failure, once what was begun is over."""
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint-buddy") as pool:
-        futures = [pool.submit(work, file) for file in files]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 def newest_held(said: Collection[Copies]) -> StepId | None:

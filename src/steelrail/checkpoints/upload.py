@@ -16,7 +16,7 @@ from steelrail.checkpoints import fence, retention
 from steelrail.checkpoints.layout import MANIFEST, StepId, receipt_name
 from steelrail.checkpoints.manifest import Manifest, digest, encode
 from steelrail.checkpoints.place import Emit, Home
-from steelrail.clients import clock, store_transfer
+from steelrail.clients import clock, parallel, store_transfer
 from steelrail.clients.store import MissingObjectError
 from steelrail.errors import BusyError, SteelrailError
 from steelrail.log import logger
@@ -171,7 +171,7 @@ class Uploader:
             self._home.store.put_file(key, path, store_transfer.THREADS // at_once)
             done.add(name)
 
-        store_transfer.in_parallel(send, [file.name for file in files], at_once)
+        parallel.in_parallel(send, [file.name for file in files], at_once)
         receipt = json.dumps({"manifest": digest(manifest)}).encode()
         self._home.store.put(self._home.object_key(manifest.id, receipt_name(self._node_rank)), receipt)
 

@@ -6,14 +6,13 @@ import base64
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from steelrail.clients import parallel
 from steelrail.clients.disk import on_disk
 
-S = TypeVar("S")
 T = TypeVar("T")
 MIB = 2**20
 # Below 32 MiB malloc gives out the same memory again; above, the kernel clears new pages for every part.
@@ -65,7 +64,7 @@ def fetch(found: Found, path: Path, read: Callable[[str, int, int, str], bytes])
                 with on_disk(path):
                     _write_at(file.fileno(), data, span[0])
 
-            in_parallel(copy, spans(found.size_bytes, PART_BYTES))
+            parallel.in_parallel(copy, spans(found.size_bytes, PART_BYTES), THREADS)
             os.fsync(file.fileno())
         with on_disk(path):
             temporary.replace(path)
@@ -83,7 +82,7 @@ def send(path: Path, size_bytes: int, put: Callable[[int, bytes], T], threads: i
                 data = os.pread(file.fileno(), span[1], span[0])
             return put(span[0] // step + 1, data)
 
-        return in_parallel(copy, spans(size_bytes, step), threads)
+        return parallel.in_parallel(copy, spans(size_bytes, step), threads)
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
@@ -91,16 +90,3 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
-
-
-def in_parallel(work: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
-    """Return ``work`` of each item in order; the first failure cancels what has not begun."""
-    if threads == 1:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
